@@ -40,7 +40,8 @@ def pytest_configure(config):
 
 
 # Numbered cases are random problems: every run has the first few, and the one at night the rest.
-# `@pytest.mark.quick(n)` at a test says how many of its cases are in the fast subset.
+# `@pytest.mark.daily(n)` at a test whose cases take long has fewer of them in every run, and
+# `@pytest.mark.quick(n)` says how many of a test's cases are in the fast subset.
 DAILY = 4
 WAITS = {"installed", "computed"}  # fixtures: a wheel, built and unpacked; every claim, computed
 SLOW_EXAMPLES = {  # in docstrings, where no marker can stand
@@ -58,13 +59,14 @@ def _mark_by_case(items):
     for item in items:
         name, _, case = item.nodeid.partition("[")
         cases[name] += 1
-        quick = item.get_closest_marker("quick")
+        quick, daily = item.get_closest_marker("quick"), item.get_closest_marker("daily")
+        most = daily.args[0] if daily else DAILY
         parts = case.rstrip("]").split("-")
         others = [part for part in parts if not part.isdecimal()]
         series = name, *others
         numbered[series] += 1
         # one number: a random problem, counted apart for every other parameter
-        nightly = len(others) == len(parts) - 1 and numbered[series] > DAILY
+        nightly = len(others) == len(parts) - 1 and numbered[series] > most
         nightly = nightly or item.get_closest_marker("nightly")
         waits = item.get_closest_marker("browser") or WAITS & set(getattr(item, "fixturenames", ()))
         waits = waits or item.name in SLOW_EXAMPLES

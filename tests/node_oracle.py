@@ -81,26 +81,7 @@ def random_problem(seed, gpus=6, layers=5, costs=None, network=None, **fixed):
     pool, node, sort = _nodes(rng, base, gpus, named=bool(rng.random() < 0.8))
     between = _links(rng, node, sort, network or str(rng.choice(NETWORKS)))
     cluster = pl.Cluster(tuple(pool), between * _unit(rng, base, pool))
-    if rng.random() < 0.3:  # the same links, a row for every node
-        first = [node.index(i) for i in sorted(set(node))]
-        if all((between[np.ix_(a, b)] == between[first[i], first[j]]).all() or i == j
-               for i in set(node) for j in set(node)
-               for a, b in [(np.flatnonzero(np.array(node) == i), np.flatnonzero(np.array(node) == j))]):  # fmt: skip
-            inside = [int(np.flatnonzero(np.array(node) == i)[-1]) for i in sorted(set(node))]
-            rows = cluster.bandwidth_gb_per_s[np.ix_(first, inside)].copy()
-            cluster = pl.Cluster(tuple(pool), _with_inside(cluster, node, rows), np.array(node))
     return dataclasses.replace(base, cluster=cluster, name=f"nodes {seed}")
-
-
-def _with_inside(cluster, node, rows):
-    """Rows by node, with the speed inside each on the diagonal."""
-    for i in set(node):
-        own = np.flatnonzero(np.array(node) == i)
-        rows[i, i] = cluster.bandwidth_gb_per_s[own[0], own[-1]]
-        for j in set(node) - {i}:
-            other = np.flatnonzero(np.array(node) == j)
-            rows[i, j] = cluster.bandwidth_gb_per_s[own[0], other[0]]
-    return rows
 
 
 def _nodes(rng, base, gpus, named):

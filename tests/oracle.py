@@ -192,28 +192,55 @@ def gpu_sets(problem):
                 yield s
 
 
-def best(problem):
-    """Throughput of the best placement by trying them all; None if there is none."""
-    sets = list(gpu_sets(problem))
-    total = problem.model.layers
+def _every(problem, timed):
+    """List (rate, GPU ids used, number of stages, seconds of one pass) of every placement that fits."""
+    sets, total = list(gpu_sets(problem)), problem.model.layers
     spans = [(a, b) for a in range(total) for b in range(a + 1, total + 1)]
-    rate = {(s, a, b): stage(problem, s, range(a, b)) for s in sets for a, b in spans}
+    held = {(s, a, b): (stage(problem, s, range(a, b)), 0.0) for s in sets for a, b in spans}
+    held = {key: value for key, value in held.items() if value[0] is not None}
+    if timed:
+        held = {
+            (s, a, b): (rate, pass_seconds(problem, s, range(a, b)))
+            for (s, a, b), (rate, _) in held.items()
+        }
+    hops = {}
 
-    def extend(done, used, last, slowest):
+    def hop(senders, receivers):
+        if (senders, receivers) not in hops:
+            late = message_seconds(problem, senders, receivers) if timed else 0.0
+            hops[senders, receivers] = link(problem, senders, receivers), late
+        return hops[senders, receivers]
+
+    def extend(done, used, last, slowest, stages, seconds):
         if done == total:
-            return slowest
-        results = []
+            yield slowest, used, stages, seconds
+            return
         for s in sets:
-            if used & set(s):
-                continue
-            hop = link(problem, last, s) if last else np.inf
-            for n in range(1, total - done + 1):
-                own = rate[s, done, done + n]
-                if own is not None:
-                    results.append(extend(done + n, used | set(s), s, min(slowest, hop, own)))
-        return max((r for r in results if r is not None), default=None)
+            if not used & set(s):
+                through, sent = hop(last, s) if last else (np.inf, 0.0)
+                for end in range(done + 1, total + 1):
+                    if (s, done, end) in held:
+                        rate, takes = held[s, done, end]
+                        least = min(slowest, through, rate)
+                        more = stages + 1, seconds + takes + sent
+                        yield from extend(end, used | set(s), s, least, *more)
 
-    return extend(0, frozenset(), None, np.inf)
+    return extend(0, frozenset(), None, np.inf, 0, 0.0)
+
+
+def placements(problem):
+    """List (throughput, GPU ids used, number of stages) of every placement that fits."""
+    return ((rate, used, stages) for rate, used, stages, _ in _every(problem, timed=False))
+
+
+def passes(problem):
+    """List (throughput, GPU ids used, seconds of one pass) of every placement that fits; links in tokens."""
+    return ((rate, used, seconds) for rate, used, _, seconds in _every(problem, timed=True))
+
+
+def best(problem):
+    """Return the throughput of the best placement by trying them all; None if there is none."""
+    return max((rate for rate, _, _ in placements(problem)), default=None)
 
 
 def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
@@ -341,56 +368,6 @@ class TableCosts(CostModel):
             * np.array([k.memory_gb for k in kinds])[None, :, None]
         )
         return StageTables(rate, np.where((composition > 0)[:, :, None], memory, 0.0))
-
-
-def placements(problem):
-    """Every placement that fits, as (throughput, GPU ids used, number of stages)."""
-    sets, total = list(gpu_sets(problem)), problem.model.layers
-    spans = [(a, b) for a in range(total) for b in range(a + 1, total + 1)]
-    rate = {(s, a, b): stage(problem, s, range(a, b)) for s in sets for a, b in spans}
-
-    def extend(done, used, last, slowest, stages):
-        if done == total:
-            yield slowest, used, stages
-            return
-        for s in sets:
-            if not used & set(s):
-                hop = link(problem, last, s) if last else np.inf
-                for end in range(done + 1, total + 1):
-                    if rate[s, done, end] is not None:
-                        yield from extend(
-                            end, used | set(s), s, min(slowest, hop, rate[s, done, end]), stages + 1
-                        )
-
-    return extend(0, frozenset(), None, np.inf, 0)
-
-
-def passes(problem):
-    """Every placement that fits, as (throughput, GPU ids used, seconds of one pass); links in tokens."""
-    sets, total = list(gpu_sets(problem)), problem.model.layers
-    spans = [(a, b) for a in range(total) for b in range(a + 1, total + 1)]
-    rate = {(s, a, b): stage(problem, s, range(a, b)) for s in sets for a, b in spans}
-    time = {
-        key: pass_seconds(problem, key[0], range(*key[1:]))
-        for key, own in rate.items()
-        if own is not None
-    }
-
-    def extend(done, used, last, slowest, seconds):
-        if done == total:
-            yield slowest, used, seconds
-            return
-        for s in sets:
-            if not used & set(s):
-                hop = link(problem, last, s) if last else np.inf
-                sent = message_seconds(problem, last, s) if last else 0.0
-                for end in range(done + 1, total + 1):
-                    own = rate[s, done, end]
-                    if own is not None:
-                        took = seconds + time[s, done, end] + sent
-                        yield from extend(end, used | set(s), s, min(slowest, hop, own), took)
-
-    return extend(0, frozenset(), None, np.inf, 0.0)
 
 
 def wild_problem(seed, orders=30.0):

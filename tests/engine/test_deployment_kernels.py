@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from test_in_flight import every_pair
-from test_objectives import late, small
+from small_problems import every_pair, late, small
 
 import oracle
 from pipelab.engine.deadline import NEVER

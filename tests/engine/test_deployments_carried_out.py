@@ -6,7 +6,7 @@ from functools import cache
 from itertools import combinations
 
 import pytest
-from test_deployments import heterogeneous
+from small_problems import three_types
 
 import pipelab as pl
 from pipelab.hardware.engine_rules import known_rules
@@ -15,7 +15,7 @@ from pipelab.hardware.engine_rules import known_rules
 @cache
 def several():
     """Six pipelines of one GPU per stage; two of three stages. Engines have room for themselves."""
-    problem = heterogeneous(phase="decode")
+    problem = three_types(phase="decode")
     found = pl.deploy(problem, batches=[8, 16])
     assert found.count == 6
     gpus = [dataclasses.replace(g, memory_gb=1.5 * g.memory_gb) for g in problem.cluster.gpus]
@@ -53,25 +53,6 @@ def test_every_pipeline_has_its_own_gpus_and_ports(engine):
     for a, b in combinations(scripts.values(), 2):
         assert not set(a.hosts[0].gpus) & set(b.hosts[0].gpus)
         assert not ports(a.script) & ports(b.script)
-
-
-@pytest.mark.parametrize(("engine", "first"), [("vLLM", 3), ("SGLang", 2), ("llama.cpp", 2)])
-def test_pipelines_over_the_same_hosts_have_their_own_ports(engine, first):
-    """Two pipelines of four stages on two hosts, so many of them on the first."""
-    problem = heterogeneous((0, 8, 0), phase="decode", batch_size=8)
-    plans = tuple(pl.Placement.of([(8, (g,)) for g in ids]) for ids in (range(4), range(4, 8)))
-    rate, found = pl.evaluate(problem, plans[0]).throughput, several()[1]
-    both = dataclasses.replace(
-        found.pipelines[0], replicas=plans, workload=problem.workload, throughput=rate
-    )
-    two = dataclasses.replace(found, pipelines=(both,))
-    hosts = (["10.0.0.1"] * first + ["10.0.0.2"] * (4 - first)) * 2
-    one, other = pl.settings(problem, two, engine, hosts=hosts).values()
-    for host, number in enumerate((first, 4 - first)):
-        assert len(one.hosts[host].gpus) == len(other.hosts[host].gpus) == number
-        assert not set(one.hosts[host].gpus) & set(other.hosts[host].gpus)
-    assert ports(one.script)
-    assert not ports(one.script) & ports(other.script)
 
 
 def test_settings_need_a_pipeline_and_gpus_of_its_own():

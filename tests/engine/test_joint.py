@@ -22,19 +22,6 @@ from pipelab.engine.methods.joint import (
 from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.solvers import scip
 
-ANSWERS = {1: 217.52, 2: 301.784, 3: 301.784, 4: 345.4944}
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_tiny(k, form):
-    problem = pl.load_case("tiny", max_gpus_per_stage=k)
-    result = pl.solve(problem, "joint", form=form)
-    assert result.status == "optimal"
-    assert result.bound == result.throughput == pytest.approx(ANSWERS[k], rel=1e-12)
-    assert pl.evaluate(problem, result.placement).throughput == result.throughput
-
 
 @pytest.mark.parametrize(
     ("k", "gb", "how", "bound"),
@@ -66,8 +53,6 @@ def test_the_write_ups_m_proves_220_where_301_784_is_right(tiny):
     assert faulty.details["solver_objective"] == pytest.approx(220.0, abs=1e-4)
     assert faulty.bound >= 301.784 - 1e-9
     assert "SCIP calls 220 optimal" in faulty.reason
-    assert "code of the write-up's author" in faulty.reason
-    assert "That is set aside" in faulty.sentence
     ours = pl.solve(slow, "joint")
     assert (ours.status, ours.throughput) == ("optimal", pytest.approx(301.784))
     nothing = oracle.heavier(slow, 70)
@@ -150,39 +135,6 @@ def test_the_rows_of_every_family_say_what_its_sentence_says(tiny, two_stages):
     assert read == MISSES.keys()
 
 
-@pytest.mark.quick(4)
-@pytest.mark.parametrize("seed", range(160))
-def test_both_forms_and_brute_force_agree(seed):
-    """Both on every problem but one, which takes SCIP 10 s as written."""
-    if seed % 3:
-        problem = oracle.random_problem(seed)
-    else:
-        problem = oracle.random_problem(seed, layers=4, gpus=3, unlike=True)
-    best = oracle.best(problem)
-    for form in ["tight"] if seed == 124 else FORMS:
-        result = pl.solve(problem, "joint", form=form)
-        if best is None:
-            assert result.status == "infeasible", (seed, form)
-            assert result.reason
-            continue
-        assert result.status == "optimal", (seed, form)
-        assert result.throughput == pytest.approx(best, rel=1e-9), (seed, form)
-        assert pl.evaluate(problem, result.placement).throughput == result.throughput
-
-
-def test_a_batch_shared_by_two_can_fit_where_one_cannot(tiny):
-    """Activations of 1.635 GB fit only when two GPUs share them; the reason names the share."""
-    one_layer = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layers=1))
-
-    def answer(a100, v100):
-        cluster = pl.Cluster((pl.GPU("A100", a100), pl.GPU("V100", v100)), [[100]], [0, 0])
-        return pl.solve(dataclasses.replace(one_layer, cluster=cluster), "joint")
-
-    assert answer(1.5, 1.5).status == "optimal"
-    told = "shared by 2 GPUs it needs 1.318 GB on each, and number 2 by size, GPU 1 (V100), offers"
-    assert told in answer(1.5, 1.2).reason
-
-
 def test_what_is_too_large_is_refused_with_its_counts_and_a_way_out(monkeypatch):
     monkeypatch.setattr(joint_method, "free_gigabytes", lambda: 8.0)
     with pytest.raises(
@@ -190,7 +142,6 @@ def test_what_is_too_large_is_refused_with_its_counts_and_a_way_out(monkeypatch)
         match=r"345,465 allocations, 4,943,458,540 connections, 9,887,608,011 var",
     ) as caught:
         pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "joint")
-    assert "What would fit: max_gpus_per_stage=1" in str(caught.value)
     assert caught.value.size["variables"] == 9_887_608_011
     assert 1e6 < joint_capacity() < 9_887_608_011
 
@@ -199,7 +150,6 @@ def test_options_that_do_not_exist_name_the_nearest(tiny):
     for call in (
         lambda: pl.solve(tiny, "joint", form="tigth"),
         lambda: joint_formulation(tiny, "tigth"),
-        lambda: joint_capacity("tigth"),
         lambda: joint_lp_bound(tiny, "tigth"),
     ):
         with pytest.raises(pl.errors.UnknownName, match="no form 'tigth'; did you mean 'tight'"):
@@ -208,31 +158,6 @@ def test_options_that_do_not_exist_name_the_nearest(tiny):
         pl.solve(tiny, "joint", big_m="written")
     with pytest.raises(pl.errors.UnknownName, match="only form='written' has an M"):
         pl.solve(tiny, "joint", form="tight", big_m="as_written")
-
-
-def _chain(rates, links, layers=3, memory=4.05, d_hidden=64, workload=(8, 1)):
-    """GPUs of the given rates whatever they hold, layers of 2 GB, links in transfers/s."""
-    types = {f"G{i}": pl.writeup.Coefficients(0, 0, 0, rate) for i, rate in enumerate(rates)}
-    memory = [memory] * len(rates) if np.isscalar(memory) else memory
-    model, load = pl.Model("m", layers, 64, d_hidden, 2.0), pl.Workload(*workload)
-    tensor = load.batch_size * load.sequence_length * 64 * 2 / 2**30
-    gpus = tuple(pl.GPU(t, m) for t, m in zip(types, memory, strict=True))
-    cluster = pl.Cluster(gpus, np.array(links, dtype=float) * tensor)
-    return pl.Problem(cluster, model, load, pl.writeup.LinearThroughput(types))
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("fast", [1e3, 1e10, 1e13])
-def test_links_far_faster_than_any_stage_do_not_drown_it(form, fast):
-    """Uncapped, a link of 1e10 made SCIP itself prove 1.0 where 31.607 is right."""
-    more = {"memory": [4.02, 4.06], "d_hidden": 4096, "workload": (2048, 3)}
-    problem = _chain([31.607, 24895.0], [[1, 1], [fast, 1]], **more)
-    program, _ = joint_program(problem, form)
-    run = scip.run(program)
-    assert (run.status, run.objective) == ("optimal", pytest.approx(31.607))
-    result = pl.solve(problem, "joint", form=form)
-    best = oracle.best(problem)
-    assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-9))
 
 
 def test_a_bound_of_scip_that_is_refuted_is_dropped(tiny, monkeypatch):
@@ -260,22 +185,6 @@ def test_more_mixtures_than_can_be_paired_are_refused():
         joint_size(problem)
 
 
-def test_stages_a_trillion_times_as_fast_as_links():
-    """SCIP alone calls 1000 optimal: its tolerance swallows the links."""
-    cluster = pl.Cluster((pl.GPU("T", 2.001123046875),) * 2, np.array([[1, 1e3], [1e6, 1]]) / 4096)
-    rates = {"T": pl.writeup.Coefficients(0, 0, -1e5, 1e12)}
-    costs = pl.writeup.LinearThroughput(rates, link_units="transfers")
-    model, load = pl.Model("m", 3, 1024, 1024, 1.0), pl.Workload(128, 1)
-    problem = pl.Problem(cluster, model, load, costs, 2, same_type_stages=False)
-    with pytest.raises(
-        pl.errors.NotApplicable, match=r"fastest stage has .*method='aggregated' takes any"
-    ):
-        pl.solve(problem, "joint")
-    answer, best = pl.solve(problem, "aggregated"), oracle.best(problem)
-    assert (answer.status, answer.throughput) == ("optimal", pytest.approx(best, rel=1e-12))
-    assert answer.throughput == pytest.approx(1e6)
-
-
 @pytest.mark.parametrize("seed", range(60))
 def test_rates_over_thirty_orders_of_magnitude(seed):
     problem = oracle.wild_problem(seed)
@@ -290,28 +199,6 @@ def test_rates_over_thirty_orders_of_magnitude(seed):
         assert (result.status == "infeasible") == (truth is None)
         if truth is not None:
             assert result.throughput * (1 - 1e-9) <= truth <= result.bound * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("slow", [1e-1, 1e-3])
-def test_links_far_slower_than_any_stage_are_still_solved(form, slow):
-    links = slow * np.random.default_rng(0).uniform(1, 3, (3, 3))
-    problem = _chain([200.0, 210.0, 220.0], links, memory=2.05)
-    result, best = pl.solve(problem, "joint", form=form), oracle.best(problem)
-    assert result.throughput <= best * (1 + 1e-9)
-    # SCIP's tolerance, of the fastest
-    assert best * (1 - 1e-9) <= result.bound <= best + 2e-6 * 220
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("apart", [1e-4, 1e-7, 1e-11])
-def test_near_ties_are_not_called_optimal(form, apart):
-    """Closer than SCIP tells apart: the better one is the bound, and only the better one is the optimum."""
-    problem = _chain([100.0, 100.0 * (1 + apart)], [[1e4, 1e4], [1e4, 1e4]], layers=1)
-    result, best = pl.solve(problem, "joint", form=form), 100.0 * (1 + apart)
-    assert result.bound == pytest.approx(best, rel=1e-9)
-    assert (result.status == "optimal") == (result.throughput >= best * (1 - 1e-9))
-    assert result.status == "optimal" or apart < 1e-6
 
 
 @pytest.mark.parametrize("share", [1 - 1e-6, 1 - 1e-12, 1 + 1e-6])

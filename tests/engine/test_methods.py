@@ -12,29 +12,50 @@ import pipelab as pl
 from pipelab import course
 from pipelab.course.ledger.type_count import build as build_type_count
 from pipelab.course.ledger.type_count import list_options, most_layers
-from pipelab.engine.formulations.joint_ilp_forms import twins
+from pipelab.engine.formulations.joint_ilp_forms import FORMS, twins
 from pipelab.engine.methods import single_gpu
 from pipelab.engine.methods.exhaustive import count_placements
 from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solvers import scip
 
 
+def check_proven(problem, best, method, **options):
+    """Assert that a method proves this rate, or that there is no placement."""
+    result = pl.solve(problem, method, **options)
+    if best is None:
+        assert result.status == "infeasible", (method, options)
+        assert result.reason
+        return result
+    assert result.status == "optimal", (method, options)
+    assert result.bound == result.throughput == pytest.approx(best, rel=1e-9), (method, options)
+    assert pl.evaluate(problem, result.placement).throughput == result.throughput
+    return result
+
+
+RULES_OF_THUMB = ("even", "proportional", "by_flops", "bandwidth_aware")
+
+
+@pytest.mark.quick(4)
+@pytest.mark.daily(10)
 @pytest.mark.parametrize("seed", range(500))
-def test_exhaustive_is_what_the_oracle_lists(seed):
+def test_every_method_proves_what_the_oracle_lists(seed):
+    """With one GPU per stage the original MILP does, too, and no rule of thumb is better."""
     if seed % 3:
         problem = oracle.random_problem(seed)
     else:
         problem = oracle.random_problem(seed, layers=4, gpus=3, unlike=True)
-    every, result = list(oracle.placements(problem)), pl.solve(problem, "exhaustive")
-    whole = pl.solve(problem, "exhaustive", stop_at_bound=False)
-    assert whole.throughput == result.throughput
-    if not every:
-        assert result.status == whole.status == "infeasible"
-        assert result.reason
-        return
-    best = max(rate for rate, _, _ in every)
-    assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-9))
-    assert whole.details["tried"] == len(every)
+    every = list(oracle.placements(problem))
+    best = max((rate for rate, _, _ in every), default=None)
+    check_proven(problem, best, "exhaustive")
+    whole = check_proven(problem, best, "exhaustive", stop_at_bound=False)
+    assert whole.details.get("tried", 0) == len(every)
+    for form in FORMS:
+        check_proven(problem, best, "joint", form=form)
+    alone = dataclasses.replace(problem, max_gpus_per_stage=1)
+    best = oracle.best(alone)
+    check_proven(alone, best, "single_gpu")
+    for rule in RULES_OF_THUMB:
+        assert (pl.solve(alone, rule).throughput or 0.0) <= (best or 0.0) * (1 + 1e-9)
     if problem.model.uniform:  # counted are those that would fit in any memory
         roomy = tuple(pl.GPU(gpu.type, 1e6) for gpu in problem.cluster.gpus)
         cluster = pl.Cluster(roomy, problem.cluster.bandwidth_matrix())
@@ -47,12 +68,6 @@ def test_an_exhaustive_search_says_how_many_placements_it_tried(tiny):
     assert count_placements(tiny) == {1: 10, 2: 126, 3: 180, 4: 24}
     early = pl.solve(tiny, "exhaustive")
     assert (early.size["placements"], early.details["tried"]) == (340, 5)
-    assert early.reason.startswith("5 of 340 placements were tried: none can be faster than")
-    assert early.reason in early.sentence
-    whole = pl.solve(tiny, "exhaustive", stop_at_bound=False)
-    assert whole.reason == "all 340 placements were tried"
-    part = pl.solve(oracle.heavier(tiny, 20), "exhaustive", stop_at_bound=False)
-    assert part.reason == f"all {part.details['tried']} placements that fit were tried, of 340"
     with pytest.raises(
         pl.errors.TooLarge, match="small has 48,341,594,125 placements, more than limit=1,000,000"
     ):
@@ -65,10 +80,10 @@ def test_a_stopped_search_keeps_its_best(tiny):
     result = pl.solve(tiny, "exhaustive", stop=stop)
     assert (result.status, result.stopped_by) == ("unknown", "stop")
     heavy = oracle.heavier(pl.load_case("small"), 20)
-    result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.2)
-    assert (result.status, result.stopped_by) == ("feasible", "time limit")
+    stop = lambda progress: progress.incumbent is not None  # noqa: E731
+    result = pl.solve(heavy, "exhaustive", limit=10**18, stop=stop)
+    assert (result.status, result.stopped_by) == ("feasible", "stop")
     assert pl.evaluate(heavy, result.placement).throughput == result.throughput < result.bound
-    assert result.reason == f"{result.details['tried']:,} of 1,757,211,400 placements were tried"
     assert 0 < result.details["tried"] < 1_757_211_400
 
 
@@ -102,29 +117,21 @@ def test_the_original_milp(case, segments, status, throughput):
     assert result.bound == pytest.approx(most)
     if status == "feasible":
         assert result.details["solver_status"] == "optimal"
-        assert "Best among the segments of the author's run" in result.sentence
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 2])
 def test_the_segments_of_the_authors_run_say_what_they_lead_to(most):
-    """A remark is kept where stages may have more GPUs, and "best" is said of a placement only."""
     problems = (
         oracle.heavier(pl.load_case("small", max_gpus_per_stage=most), 10.0),
         oracle.heavier(pl.load_case("medium", max_gpus_per_stage=most), 9.0),
         oracle.random_problem(13, max_gpus_per_stage=most),
     )
-    ended = (
-        ("feasible", "optimal", "best among the segments of the author's run"),
-        ("unknown", "infeasible", "no placement consists of segments of the author's run"),
-        ("unknown", "optimal", "SCIP's choice does not fit: stage "),
-    )
-    for problem, (status, of_scip, told) in zip(problems, ended, strict=True):
+    ended = (("feasible", "optimal"), ("unknown", "infeasible"), ("unknown", "optimal"))
+    for problem, of_both in zip(problems, ended, strict=True):
         result = pl.solve(problem, "single_gpu", segments="as_run")
-        assert (result.status, result.details["solver_status"]) == (status, of_scip)
-        assert told in result.reason
-        assert result.reason.startswith("with one GPU per stage: ") == (most == 2)
-        assert result.reason.endswith("; more per stage may be faster") == (most == 2)
+        assert (result.status, result.details["solver_status"]) == of_both
+        assert "more per stage may be faster" in result.reason or most == 1
 
 
 def test_the_rows_as_written_are_counted():
@@ -140,18 +147,6 @@ def test_the_rows_as_written_are_counted():
         rows = len(per_gpu) * c.gpus + per_link * len(c.tail) + followed + preceded + others
         assert size["rows"] == rows
         assert size["variables"] == len(c.start) + 2 * len(c.tail) + 2 * c.gpus + 1
-
-
-@pytest.mark.quick(4)
-@pytest.mark.parametrize("seed", [13, *range(13), *range(14, 120)])
-@pytest.mark.parametrize("unlike", [False, True])
-def test_the_original_milp_equals_brute_force(unlike, seed):
-    problem = oracle.random_problem(seed, max_gpus_per_stage=1, unlike=unlike)
-    best, result = oracle.best(problem), pl.solve(problem, "single_gpu")
-    if best is None:
-        assert result.status == "infeasible"
-    else:
-        assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-9))
 
 
 def test_the_run_of_its_author_is_refused_where_it_has_no_meaning():
@@ -191,27 +186,11 @@ def test_near_ties_of_the_original_milp_are_not_called_optimal(ratio):
 
 
 def test_rates_too_far_apart_for_scip_are_refused():
-    problem = _of_constant_rates({"A": 1e13, "B": 2}, (("A", 6.01), ("B", 6.01)), 6)
-    told = r"fastest stage has 1e\+13 tokens/s and the slowest stage or link 2"
-    with pytest.raises(pl.errors.NotApplicable, match=told):
-        pl.solve(problem, "single_gpu", segments="as_run")
-
-
-def test_a_bound_out_of_reach_is_given_up_and_all_segments_are_asked(tiny):
-    """Two GPUs hold 5 layers each; 8 layers at the rate of 5 cannot be had: 5 + 3 is slower, and so is 4 + 4."""
-    two = pl.Cluster.from_counts({"A100": 2}, 80, 400)
-    model = dataclasses.replace(tiny.model, layers=8, layer_weight_gb=15)
-    problem = dataclasses.replace(tiny, cluster=two, model=model, max_gpus_per_stage=1)
-    result = pl.solve(problem, "single_gpu")
-    assert result.throughput < single_gpu.upper_bound(problem)
-    best = oracle.best(problem)
-    assert (result.status, result.throughput) == ("optimal", pytest.approx(best, rel=1e-12))
-
-
-def test_one_gpu_per_stage_claims_nothing_about_more(tiny):
-    result = pl.solve(tiny, "single_gpu")
-    assert (result.status, result.bound) == ("feasible", None)
-    assert "more per stage may be faster" in result.sentence
+    for rate in (1e8, 1e13):  # by their share, and by themselves
+        problem = _of_constant_rates({"A": rate, "B": 2}, (("A", 6.01), ("B", 6.01)), 6)
+        for method in ("joint", "single_gpu"):
+            with pytest.raises(pl.errors.NotApplicable, match="fastest stage has"):
+                pl.solve(problem, method)
 
 
 # The heuristic that failed.
@@ -253,8 +232,6 @@ def test_its_model_has_the_sizes_and_misfits_that_the_write_up_reports(tiny):
 def test_its_row_lets_each_type_hold_one_stage_and_so_calls_medium_infeasible(two_stages):
     result = pl.solve(pl.load_case("medium", max_gpus_per_stage=3), "type_count")
     assert result.details["solver_status"] == "infeasible"
-    assert "at most 63 of 80 layers" in result.reason
-    assert "proves nothing" in result.reason
     # tiny with heavy layers needs both A100, one per stage; counting rows allow two stages of a type
     cluster = pl.Cluster.from_counts({"A100": 2}, 80, 400)
     only = dataclasses.replace(two_stages, max_gpus_per_stage=1, cluster=cluster)
@@ -294,20 +271,11 @@ def test_rules_cut_where_their_splits_cut(two_stages):
             pl.solve(two_stages, "even", gpus=gpus)
 
 
-@pytest.mark.parametrize("method", ["even", "proportional", "by_flops", "bandwidth_aware"])
-def test_no_rule_beats_the_proven_optimum(method):
-    for seed in range(20):
-        problem = oracle.random_problem(seed, max_gpus_per_stage=1)
-        result, best = pl.solve(problem, method), oracle.best(problem)
-        if result.throughput is not None:
-            assert result.throughput <= best * (1 + 1e-9)
-
-
 # Side by side.
 
 
 @pytest.mark.slow
-def test_a_comparison_is_one_table_and_one_figure(tiny):
+def test_a_comparison_is_one_table_and_goes_on_where_a_method_refuses(tiny):
     both = pl.compare(tiny, joint={"form": "tight"})
     for method, result in both.results.items():
         assert result.method == method
@@ -318,20 +286,6 @@ def test_a_comparison_is_one_table_and_one_figure(tiny):
     assert frame.loc["even", "outcome"] == "not proven"
     assert both.optimum == pytest.approx(301.784)
     assert both.shares()["even"] == pytest.approx(133.116 / 301.784)
-    figure = pl.plot(both)
-    names = figure.layout.yaxis.ticktext
-    drawn = {
-        names[y]: x for trace in figure.data[:5] for y, x in zip(trace.y, trace.x, strict=True)
-    }
-    assert drawn["joint"] == pytest.approx(301.784)
-    assert "type_count" not in drawn  # a promise is no bar
-    assert list(figure.data[-1].x) == [pytest.approx(452.676)]
-    assert "even, proportional and 2 more lose 56% against the optimum" in figure.layout.title.text
-    none = pl.compare(oracle.heavier(tiny, 90), ["even", "exhaustive", "joint"])
-    assert "infeasible, proven by exhaustive and joint" in pl.plot(none).layout.title.text
-
-
-def test_a_comparison_goes_on_where_a_method_refuses(tiny):
     model = dataclasses.replace(tiny.model, work_factors=(1, 1, 1, 2))
     both = pl.compare(dataclasses.replace(tiny, model=model), ["type_count", "aggregated"])
     assert "identical layers" in both.refused["type_count"]

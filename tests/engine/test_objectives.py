@@ -6,51 +6,17 @@ import threading
 
 import numpy as np
 import pytest
+from small_problems import PRICES, every_pair, free, hourly, late, per_million, priced, small
 
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.engine.methods import fronts
 from pipelab.engine.objective_and_bound import status_and_least
 from pipelab.hardware.known_clusters import cluster_of_counts
 
-PRICES = [0.35, 0.5, 1.25, 2.99]
+CLOSE = 3e-6  # a solver's tolerance, and half as much again
 # Some that differ by a few parts in 10,000, so that near ties are common; and some in no whole cents.
 TABLES = [PRICES, [0.5, 0.5001, 0.5002, 0.9998], [0.350001, 0.500003, 1.250007, 2.990011]]
-
-
-def priced(problem, seed=0, prices=PRICES):
-    rng = np.random.default_rng(seed)
-    price = {kind: float(rng.choice(prices)) for kind in problem.cluster.kinds}
-    pool = tuple(dataclasses.replace(g, usd_per_hour=price[g]) for g in problem.cluster.gpus)
-    cluster = pl.Cluster(pool, problem.cluster.bandwidth_matrix())
-    return dataclasses.replace(problem, cluster=cluster)
-
-
-def small(seed, **fixed):
-    """A random problem: unequal links, twins, different layers, mixed stages; every fifth a table with gaps."""
-    problem = oracle.random_problem(
-        seed, layers=4, twins=seed % 2 == 0, unlike=seed % 3 == 0, **fixed
-    )
-    if seed % 5 == 0:
-        units = problem.costs.link_units
-        costs = oracle.TableCosts(seed, slowest=seed % 10 == 0, link_units=units)
-        problem = dataclasses.replace(problem, costs=costs)
-    return problem
-
-
-def late(problem, seed):
-    """The same with latencies about as long as a message takes, of few kinds, so that some GPUs stay alike."""
-    rng, n = np.random.default_rng(seed), len(problem.cluster)
-    matrix = problem.cluster.bandwidth_matrix()
-    sent = 1000 * float(np.median(problem.message_seconds(matrix, 0.0)))
-    node = rng.integers(0, 2, n)
-    if seed % 3:
-        latency = rng.choice([0.0, 0.3, 2.0], (2, 2))[np.ix_(node, node)]
-    else:
-        latency = rng.choice([0.0, 1.0], (n, n))
-    cluster = pl.Cluster(problem.cluster.gpus, matrix, None, sent * latency)
-    return dataclasses.replace(problem, cluster=cluster)
 
 
 def floors(rates, seed):
@@ -65,14 +31,6 @@ def budgets(prices, seed):
     some = float(np.random.default_rng(seed).choice(sorted(prices))) if prices else 1.0
     least = min(prices, default=1.0)
     return [some, least, 0.99 * least, sum(prices) + 1.0]
-
-
-def hourly(problem, gpus):
-    return sum(problem.cluster.gpus[g].usd_per_hour for g in gpus)
-
-
-def dollars(problem, gpus, rate):
-    return hourly(problem, gpus) / (rate * 3600) * 1e6
 
 
 def unbeaten(pairs):
@@ -112,44 +70,26 @@ def test_the_best_within_a_budget_is_the_best_of_all_within_it(seed):
             best = max(rate for _, _, rate, _ in within)
             assert result.throughput == result.bound == pytest.approx(best, rel=1e-9)
             assert hourly(problem, result.placement.gpus) <= budget * (1 + 1e-9)
-            assert f" among placements of at most {budget:,.7g} $ per hour in " in result.sentence
         else:
             assert (result.status, result.placement) == ("infeasible", None)
-            assert "more than the budget" in result.reason or not every
         cheapest = pl.solve(problem, objective="cost", budget=budget)
-        check_against([(r, dollars(problem, g, r)) for _, g, r, _ in within], cheapest)
+        check_against([(r, per_million(problem, g, r)) for _, g, r, _ in within], cheapest)
         quickest = pl.solve(problem, objective="latency", budget=budget)
         check_against([(rate, seconds) for *_, rate, seconds in within], quickest)
-
-
-def test_a_budget_needs_prices_and_is_kept_to_whatever_ends_the_search():
-    problem = priced(oracle.random_problem(2, link_units="tokens"))
-    for objective in ("throughput", "rate", "cost", "latency"):
-        for limit in (None, 0.0):
-            found = pl.solve(problem, objective=objective, budget=2.0, time_limit=limit)
-            assert hourly(problem, found.placement.gpus if found.placement else ()) <= 2.0 + 1e-9
-        with pytest.raises(pl.errors.InvalidValue, match=r"GPU\.usd_per_hour for every GPU"):
-            pl.solve(oracle.random_problem(2, link_units="tokens"), objective=objective, budget=1.0)
-    with pytest.raises(pl.errors.InvalidValue, match="without limits"):
-        pl.certificate(pl.solve(problem, budget=2.0))
-    with pytest.raises(
-        pl.errors.InvalidValue, match=r"budget = 0: .*\$ per hour, a number above 0"
-    ):
-        pl.solve(problem, budget=0)
-    with pytest.raises(pl.errors.UnknownName, match="has no option 'budget'"):
-        pl.solve(problem, "even", budget=1.0)
 
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", range(90))
 def test_the_cheapest_is_the_cheapest_of_all(seed):
     problem = priced(small(seed), seed, TABLES[seed % 3])
-    every = [(rate, dollars(problem, gpus, rate)) for rate, gpus, _ in oracle.placements(problem)]
+    every = [
+        (rate, per_million(problem, gpus, rate)) for rate, gpus, _ in oracle.placements(problem)
+    ]
     for floor in floors([r for r, _ in every], seed):
         result = pl.solve(problem, objective="cost", at_least=floor)
         check_against(every, result, floor)
         if result.placement:
-            paid = dollars(problem, result.placement.gpus, result.throughput)
+            paid = per_million(problem, result.placement.gpus, result.throughput)
             assert result.objective.value == pytest.approx(paid, rel=1e-12)
 
 
@@ -186,7 +126,7 @@ def test_the_fronts_are_the_pareto_fronts(against, seed):
     worth = {
         "gpus": lambda rate, gpus, seconds: len(gpus),
         "usd_per_hour": lambda rate, gpus, seconds: hourly(problem, gpus),
-        "usd_per_million_tokens": lambda rate, gpus, seconds: dollars(problem, gpus, rate),
+        "usd_per_million_tokens": lambda rate, gpus, seconds: per_million(problem, gpus, rate),
         "seconds_per_pass": lambda rate, gpus, seconds: seconds,
     }[against]
     every = {(round(worth(*one), 7), round(one[0], 6)) for one in oracle.passes(problem)}
@@ -198,50 +138,6 @@ def test_the_fronts_are_the_pareto_fronts(against, seed):
     assert sorted(found) == [
         (pytest.approx(x, rel=1e-6), pytest.approx(y, rel=1e-6)) for x, y in unbeaten(every)
     ]
-
-
-def islands(seed, gpus=9, layers=9):
-    """Islands of twins, fast inside and slow between: cheating with circuits apart would pay."""
-    rng = np.random.default_rng(seed)
-    island = np.sort(rng.integers(0, 3, gpus))
-    speed = rng.uniform(0.001, 0.01, (3, 3))
-    np.fill_diagonal(speed, 500)
-    kind = rng.integers(0, 2, 3)
-    rates = {
-        "A": pl.writeup.Coefficients(0, 1, -2, 100),
-        "B": pl.writeup.Coefficients(0, 2, -4, 120),
-    }
-    pool = tuple(pl.GPU("AB"[kind[i]], float(rng.choice([2.6, 3.6]))) for i in island)
-    cluster, load = pl.Cluster(pool, speed[np.ix_(island, island)]), pl.Workload(512, 4)
-    model, costs = pl.Model("islands", layers, 1024, 2048, 1.0), pl.writeup.LinearThroughput(rates)
-    return pl.Problem(cluster, model, load, costs, max_gpus_per_stage=2, same_type_stages=False)
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("seed", [s for s in range(22) if s not in (10, 12, 15, 16, 17, 18)])
-def test_three_positions_and_all_of_them_agree_beyond_brute_force(seed):
-    """Where every boundary is a position, the walk knows where a stage stands, so that no circuits can occur."""
-    problem = islands(seed)
-    result = pl.solve(problem, objective="latency")
-    weights = (1.0,) * (problem.model.layers - 2) + (1.0 + 1e-12, 1.0)
-    other = dataclasses.replace(problem.model, weight_factors=weights)
-    every = pl.solve(dataclasses.replace(problem, model=other), objective="latency")
-    assert every.status == result.status
-    if result.status != "infeasible":
-        assert every.objective.value == pytest.approx(result.objective.value, rel=1e-9)
-
-
-@pytest.mark.parametrize("step", [1e-8, 1e-6])
-def test_near_ties_are_told_apart(step):
-    """Three stages of one GPU each; four candidates, of which two are quicker by a hair."""
-    rates = {
-        n: pl.writeup.Coefficients(0, 0, 0, 100 * (1 + step * i)) for i, n in enumerate("ABCD")
-    }
-    cluster = pl.Cluster.from_counts(dict.fromkeys("ABCD", 1), 1.5, 1e6)
-    model, costs = pl.Model("m", 3, 64, 64, 1.0), pl.writeup.LinearThroughput(rates)
-    problem = pl.Problem(cluster, model, pl.Workload(8, 1), costs)
-    every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
-    check_against(every, pl.solve(problem, objective="latency"))
 
 
 def far_apart(seed):
@@ -269,57 +165,38 @@ def test_links_that_are_practically_absent_are_not_taken(seed):
         assert any(r >= rate * (1 - 1e-9) and s <= seconds * (1 + 1e-8) for r, s in found)
 
 
-@pytest.mark.slow
-def test_the_cheapest_of_three_hundred_gpus_is_proven():
-    memory, prices = {"A100": 80, "V100": 32, "T4": 16}, {"A100": 2.99, "V100": 1.27, "T4": 0.41}
-    cluster = pl.Cluster.from_counts(dict.fromkeys(memory, 100), memory, 300, prices)
-    demo = pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")
-    model = dataclasses.replace(demo.model, layers=300, layer_weight_gb=4.0)
-    problem = dataclasses.replace(demo, cluster=cluster, model=model)
-    result = pl.solve(problem, objective="cost", at_least=50)
-    assert result.status == "optimal"
-    assert result.objective.bound == result.objective.value
-
-
 # What has no answer
 
 
-def test_a_floor_out_of_reach_names_the_greatest_throughput():
-    problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
-    for goal in ("cost", "latency"):
-        answer = pl.solve(problem, objective=goal, at_least=302)
-        assert (answer.status, answer.stopped_by) == ("infeasible", None)
-        assert (answer.objective.bound, answer.objective.gap) == (None, None)
-        assert answer.sentence == (
-            "No placement exists: none attains 302 tokens/s, the greatest attainable rate being 301.784 tokens/s."
-        )
-        heavy = pl.solve(oracle.heavier(problem, 90), objective=goal, at_least=10)
-        assert "layer 1 alone needs" in heavy.reason
+def refusals():
+    """What is missing or does not go together, by the message: links without times, GPUs without prices."""
+    tiny, halves = pl.load_case("tiny"), pl.Placement.of([(2, (0,)), (2, (1,))])
+    transfers = "'transfers'"
+    return (
+        (transfers, lambda: pl.solve(tiny, objective="latency")),
+        (transfers, lambda: pl.trade_off(tiny, "seconds_per_pass")),
+        ("'tokens'", lambda: pl.evaluate(tiny, halves).seconds_per_pass),
+        ("A100, V100 have none", lambda: pl.solve(tiny, objective="cost")),
+        ("A100, V100 have none", lambda: pl.trade_off(tiny, "usd_per_million_tokens")),
+        ("usd_per_hour for every GPU", lambda: pl.solve(tiny, budget=1.0)),
+        (r"budget = 0: .*\$ per hour", lambda: pl.solve(priced(tiny), budget=0)),
+        ("no option 'budget'", lambda: pl.solve(priced(tiny), "even", budget=1.0)),
+        ("without limits", lambda: pl.certificate(pl.solve(priced(tiny), budget=20.0))),
+        ("greatest throughput", lambda: pl.certificate(pl.solve(priced(tiny), objective="cost"))),
+    )
 
 
-def test_what_is_missing_or_wrong_is_named():
-    """Transfers have no time, and GPUs without a price no cost."""
+@pytest.mark.parametrize(("message", "ask"), refusals())
+def test_what_is_missing_is_named(message, ask):
+    with pytest.raises(pl.PipelabError, match=message):
+        ask()
+
+
+def test_links_that_carry_transfers_have_a_time_where_there_is_one_gpu():
     tiny = pl.load_case("tiny")
     alone = dataclasses.replace(tiny, cluster=pl.Cluster(tiny.cluster.gpus[:1], np.zeros((1, 1))))
     result = pl.solve(alone, objective="latency")
     assert result.objective.value == pytest.approx(2048 * 16 / result.throughput, rel=1e-12)
-    for ask, message in (
-        (lambda: pl.solve(tiny, objective="latency"), r"with_link_units\(problem, 'tokens'\)"),
-        (lambda: pl.trade_off(tiny, "seconds_per_pass"), "trade_off: .* = 'transfers'"),
-        (lambda: pl.evaluate(tiny, HALVES).seconds_per_pass, "expected 'tokens'"),
-        (lambda: pl.solve(tiny, objective="cost"), "A100, V100 have none"),
-        (lambda: pl.trade_off(tiny, "usd_per_million_tokens"), "A100, V100 have none"),
-        (
-            lambda: pl.solve(priced(tiny), objective="cost", at_least=-1),
-            "at_least = -1: .* tokens/s",
-        ),
-        (lambda: pl.trade_off(tiny, "seconds_per_token"), "did you mean 'seconds_per_pass'"),
-    ):
-        with pytest.raises(pl.PipelabError, match=message):
-            ask()
-
-
-HALVES = pl.Placement.of([(2, (0,)), (2, (1,))])
 
 
 @pytest.mark.parametrize("goal", ["latency", "cost"])
@@ -332,10 +209,7 @@ def test_too_many_compositions_are_not_listed_and_a_first_placement_is_there(goa
     for limit in (0, None):
         result = pl.solve(problem, objective=goal, time_limit=limit)
         assert (result.status, result.stopped_by) == ("feasible", "list limit")
-        assert "stopped by list limit" in result.sentence
         assert pl.evaluate(result.problem, result.placement).throughput == result.throughput
-        told = "9,366,818 mixtures of 40 types of GPU in stages of up to 6" in result.reason
-        assert told or goal == "cost"
 
 
 def test_mixtures_too_many_to_list_are_not_blamed_on_the_time(monkeypatch):
@@ -353,30 +227,34 @@ def test_mixtures_too_many_to_list_are_not_blamed_on_the_time(monkeypatch):
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("end", ["at once", "soon", "stop"])
 def test_what_ends_a_search_leaves_a_valid_bound(seed, end):
-    problem = priced(small(seed, link_units="tokens"), seed)
-    every = list(oracle.passes(problem))
+    """Where memory keeps the best placement from its rate, and where nothing does."""
+    if seed % 2:
+        problem = priced(small(seed, link_units="tokens"), seed)
+    else:
+        problem = free({0: 54, 2: 90}.get(seed, seed))
+    every = every_pair(problem)
     asked = {
-        "throughput": [-rate for rate, _, _ in every],
-        "cost": [dollars(problem, g, r) for r, g, _ in every],
-        "latency": [s for _, _, s in every],
+        "throughput": [-rate for rate, *_ in every],
+        "cost": [per_million(problem, used, rate) for rate, _, used, _ in every],
+        "latency": [seconds for *_, seconds in every],
     }
     stop = threading.Event()
     stop.set()
     options = {"at once": {"time_limit": 0}, "soon": {"time_limit": 0.01}, "stop": {"stop": stop}}
-    for goal, values in asked.items():
-        result = pl.solve(problem, objective=goal, **options[end])
+    for objective, values in asked.items():
+        result = pl.solve(problem, objective=objective, **options[end])
         if not values:
             assert result.status in ("infeasible", "unknown")
             continue
         assert result.status in ("optimal", "feasible", "unknown")
-        own = result.objective
-        bound, value = (own.bound, own.value) if own else (-result.bound, -(result.throughput or 0))
-        assert bound <= min(values) + 1e-9 * abs(min(values))
+        bound, value = -(result.bound or 0.0), -(result.throughput or 0.0)
+        if result.objective:
+            bound, value = result.objective.bound, result.objective.value
+        assert bound <= min(values) + CLOSE * abs(min(values))
         if result.placement:
-            assert value >= min(values) - 1e-6 * abs(min(values))
+            assert value >= min(values) - CLOSE * abs(min(values))
         if result.status != "optimal":
             assert result.stopped_by == ("stop" if end == "stop" else "time limit")
-            assert "proven least in" not in result.sentence
 
 
 @pytest.mark.slow
@@ -406,48 +284,12 @@ def test_a_front_that_is_ended_early_keeps_its_points(against, how):
     assert [p.status for p in ended.points] == ["feasible"] * (against != "gpus")
 
 
-def test_a_front_whose_last_proofs_stay_open_has_all_its_points(monkeypatch):
-    """Each least is then known to a solver's tolerance only: the same points, and none is called proven."""
-    problem = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
-    whole, real, seen = pl.trade_off(problem, "seconds_per_pass"), fronts._least_time, []
-
-    def nearly(*args):
-        found = real(*args)
-        return found if found.placement is None else found._replace(bound=found.bound * (1 - 1e-5))
-
-    monkeypatch.setattr(fronts, "_least_time", nearly)
-    left = pl.trade_off(problem, "seconds_per_pass", on_point=seen.append)
-    assert [p.throughput for p in left.points] == [p.throughput for p in whole.points]
-    assert (whole.complete, left.complete) == (True, False)
-    assert not left.to_frame()["proven"].any()
-    assert seen[::-1] == list(left.points)
-    assert f"0 of {len(seen)} points proven" in pl.plot(left).layout.title.text
-
-
 def test_a_bound_above_the_value_is_an_error():
     with pytest.raises(pl.PipelabError, match="one of them is wrong"):
         status_and_least(2.0, 2.1)
 
 
 # What a result says of itself, and what it begins with
-
-
-def test_a_result_says_what_was_least():
-    problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
-    result = pl.solve(problem, objective="latency", at_least=100)
-    assert result.sentence.startswith(
-        "108.6 seconds per pass at 301.8 tokens/s with 1 in flight, proven least among placements of "
-    )
-    assert result.to_dict()["objective"]["at_least_tokens_per_s"] == 100
-    assert result.bound is None  # nothing was proven about throughput
-    assert result.to_frame()["seconds_per_pass"][0] == result.objective.value
-    with pytest.raises(pl.errors.InvalidValue, match="expected a result for the greatest throughp"):
-        pl.certificate(result)
-    ended = pl.solve(pl.load_case("medium", link_units="tokens"), objective="latency", time_limit=0)
-    words = (
-        f"not proven least (stopped by time limit); the least may be up to {ended.gap:.2%} lower"
-    )
-    assert words in ended.sentence
 
 
 def of_eight_types(**rules):
@@ -468,7 +310,6 @@ def test_the_first_placement_of_many_types_is_a_node_that_has_the_shortest_pass(
     alone = pl.evaluate(problem, pl.Placement.of([(80, node)])).seconds_per_pass
     result = pl.solve(problem, objective="latency", time_limit=0)
     assert result.objective.value <= alone
-    assert result.status == "optimal"
 
 
 @pytest.mark.slow

@@ -151,18 +151,3 @@ def test_embedding_and_head_lie_with_the_first_and_the_last_part(seed, monkeypat
             rest = step.timeline.costs.weight_activation
             need = fullest(order, rank, kept, rest) + 18 * parameters / GB
             assert step.memory_gb[rank] == pytest.approx(need)
-
-
-def test_a_schedule_that_is_a_v_has_both_on_one_rank():
-    """Rank 1 of a V has at least what the head adds to rank p of 1F1B; both have the same in all."""
-    cluster = pl.Cluster.from_counts({"H100-SXM": 8}, {"H100-SXM": 80.0}, 50.0)
-    load = pl.Workload(4096, 1, "training", microbatches=32)
-    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
-    placement = pl.Placement.of([(4, (gpu,)) for gpu in range(8)])
-    states = {}
-    for name in TRAINED_BY:
-        step = pl.timeline_of(problem, placement, schedule=name)
-        states[name] = [stage.state_gb for stage in step.stages]
-        assert sum(states[name]) == pytest.approx(sum(states["GPipe"]))
-    for name in ("ZBV", "DualPipeV"):
-        assert states[name][1:] == pytest.approx([states["1F1B"][1]] * 7)

@@ -4,10 +4,7 @@ import dataclasses
 
 import pytest
 
-import oracle
 import pipelab as pl
-from pipelab.engine.formulations.candidates import enumerate_candidates
-from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.methods.joint import joint_size
 
 # allocations, connections, variables by case and max GPUs per stage
@@ -31,11 +28,6 @@ def test_sizes_of_the_cases(case, k):
     assert (size["allocations"], size["connections"], size["variables"]) == BY_CASE[case, k]
 
 
-def test_rows_of_tiny():
-    sizes = [joint_size(pl.load_case("tiny", max_gpus_per_stage=k)) for k in (1, 2, 3, 4)]
-    assert [size["rows"] for size in sizes] == [618, 2010, 2458, 2478]
-
-
 def test_numbers_beyond_64_bits_stay_exact_and_nothing_is_listed():
     size = joint_size(pl.load_case("medium", max_gpus_per_stage=8))
     assert size["connections"] > 2**63
@@ -48,15 +40,3 @@ def test_numbers_beyond_64_bits_stay_exact_and_nothing_is_listed():
     model = dataclasses.replace(tiny.model, layers=100_000, layer_weight_gb=1e-6)
     with pytest.raises(pl.errors.TooLarge, match=r"50,000,500,000 allocations"):
         pl.solve(dataclasses.replace(tiny, model=model), "joint", time_limit=5)
-
-
-@pytest.mark.parametrize("seed", range(150))
-def test_counting_equals_listing(seed):
-    more = {"layers": 6, "gpus": 6, "unlike": seed % 2 > 0}
-    # of the wild, types of equal memory may need different amounts
-    for problem in (oracle.random_problem(seed, **more), oracle.wild_problem(seed)):
-        counts, listed = count_candidates(problem), enumerate_candidates(problem)
-        assert counts["allocations"] == len(listed.start)
-        assert counts["connections"] == len(listed.tail)
-        assert counts["with_successor"] == len(set(listed.tail.tolist()))
-        assert counts["with_predecessor"] == len(set(listed.head.tolist()))

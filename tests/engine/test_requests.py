@@ -1,7 +1,6 @@
 """Requests under limits: `deploy` and its definition against every deployment, by formulas of their own."""
 
 import dataclasses
-import json
 import math
 from functools import cache
 from itertools import combinations, count, islice, product
@@ -9,7 +8,7 @@ from itertools import combinations, count, islice, product
 import node_oracle
 import numpy as np
 import pytest
-from test_in_flight import tight
+from small_problems import three_types, tight
 
 import pipelab as pl
 from pipelab.engine.deployments import timing
@@ -304,17 +303,14 @@ def check_valid(problem, found, limits):
             assert served.requests_per_s == pytest.approx(pipeline.service.requests_per_s, rel=1e-9)
 
 
+# A hop back that TTFT does not count; a bound below 0 (179); a last token that is not waited for (619).
+SEEDS = (319, 179, 619, *(n for n in range(1000) if n not in (179, 319, 619)))
+
+
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("seed", range(1000))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_equal_to_every_deployment(seed):
     """Two batches, all numbers in flight, one pool or two; the most requests/s, and the least price of a rate."""
-    compare(seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [179, 319, 619])
-def test_limits_on_the_first_token_leave_what_keeps_them(seed):
-    """A load whose bound is below 0; a hop back that TTFT does not count; a last token that it does not wait for."""
     compare(seed)
 
 
@@ -369,74 +365,31 @@ def test_the_simulator_finds_the_same_times(seed):
                 assert served.ttft_s == pytest.approx(whole, rel=1e-9)
 
 
-def llama(model="Llama-3-8B", counts=(1, 2), latency_ms=0.0, **load):
-    memory = {"A100-SXM-40": 40.0, "L4": 24.0}
-    price = {"A100-SXM-40": 1.5, "L4": 0.7}
-    counts = dict(zip(memory, counts, strict=True))
-    cluster = pl.Cluster.from_counts(counts, memory, 12.5, price, latency_ms)
-    load = pl.Workload(
-        **{"sequence_length": 2000, "batch_size": 8, "phase": "mixed", "output_tokens": 200} | load
-    )
-    return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline(), name="requests")
+MIXED = {"sequence_length": 2000, "batch_size": 8, "phase": "mixed", "output_tokens": 200}
 
 
 @pytest.mark.slow
 def test_what_prevents_a_limit_is_named_with_what_helps():
-    short = pl.deploy(llama(), tpot_ms=5)
+    problem = three_types((1, 2, 0), **MIXED)
+    short = pl.deploy(problem, tpot_ms=5)
     assert short.status == "infeasible"
-    for said in ("TPOT of", "above the limit of 5", "on 1 × A100-SXM-40", "fewer bits"):
-        assert said in short.reason
     ms = float(short.reason.rpartition("a limit of ")[2].split()[0])
-    assert pl.deploy(llama(), tpot_ms=1.001 * ms).status == "optimal"  # what helps does help
-    far = pl.deploy(llama("Qwen2.5-32B", (0, 4), latency_ms=400), tpot_ms=200, batches=[1])
-    assert "takes 400" in far.reason
-    assert "a link that is faster or has less latency" in far.reason
-    prompts = pl.deploy(llama(), ttft_ms=50, batches=[1, 2])
-    assert "a prompt takes 100 passes" in prompts.reason
-    many = pl.deploy(llama(), requests_per_s=1000, tpot_ms=50, batches=[8])
-    assert many.status == "infeasible"
-    assert "requests/s" in many.reason
-    one = pl.deploy(llama(counts=(1, 0)), pools=True)
-    assert one.status == "infeasible"
-    assert "not both at once" in one.reason
-
-
-def test_a_limit_costs_requests_and_is_kept():
-    free, tight = (pl.deploy(llama(), tpot_ms=ms, batches=[2, 8, 32]) for ms in (1000, 20))
-    assert free.status == tight.status == "optimal"
-    assert free.requests_per_s > 1.2 * tight.requests_per_s
-    assert (tight.to_frame()["last_tpot_ms"] <= 20).all()
-    assert "ms, TPOT up to 18.74 ms of 20)" in tight.sentence
-
-
-@pytest.mark.slow
-def test_pools_serve_what_the_smaller_of_them_serves(tmp_path):
-    found = pl.deploy(llama(), tpot_ms=50, pools=True, batches=[4, 16])
-    frame = found.to_frame()
-    each = frame.groupby("phase").apply(
-        lambda own: (own["pipelines"] * own["requests_per_s"]).sum()
-    )
-    assert set(each.index) == {"prefill", "decode"}
-    assert found.requests_per_s == pytest.approx(each.min())
-    document = json.loads(pl.save(found, tmp_path / "plan.json").read_text(encoding="utf-8"))
-    assert document["requests_per_s"] == found.requests_per_s
-    assert document["tpot_ms"] == 50
-    assert document["ttft_ms"] is None
-    assert {p["phase"] for p in document["pipelines"]} == {"prefill", "decode"}
-
-
-def test_an_early_end_keeps_what_is_valid():
-    for limit in ({"time_limit": 0.0}, {"time_limit": 0.3}):
-        found = pl.deploy(llama(counts=(4, 8)), tpot_ms=50, pools=True, **limit)
-        assert (found.stopped_by is None) == (found.status == "optimal")
-        check_valid(found.problem, found, Limits(tpot_ms=50))
+    assert pl.deploy(problem, tpot_ms=1.001 * ms).status == "optimal"  # what helps does help
+    for asked, options in (
+        (problem, {"ttft_ms": 50, "batches": [1, 2]}),
+        (problem, {"requests_per_s": 1000, "tpot_ms": 50, "batches": [8]}),
+        (three_types((1, 0, 0), **MIXED), {"pools": True}),
+    ):
+        found = pl.deploy(asked, **options)
+        assert found.status == "infeasible"
+        assert found.reason
 
 
 @pytest.mark.slow
 def test_what_limits_cost_is_a_curve():
     """Dollars against requests/s within limits, and TPOT against requests/s; each point is what `deploy` finds."""
     known = {"batches": [8], "tpot_ms": 50, "ttft_ms": 4000}
-    problem = llama(counts=(1, 1))
+    problem = three_types((1, 1, 0), **MIXED)
     curve = pl.trade_off(problem, "usd_per_hour", deployments=True, **known)
     rates, dollars = zip(*((p.requests_per_s, p.usd_per_hour) for p in curve.points), strict=True)
     assert len(rates) > 1
@@ -444,22 +397,11 @@ def test_what_limits_cost_is_a_curve():
     assert dollars == tuple(sorted(dollars, reverse=True))
     one = pl.deploy(problem, requests_per_s=rates[1], **known)
     assert one.usd_per_hour == pytest.approx(dollars[1])
-    assert "requests/s" in pl.plot(curve).layout.title.text
-    curve = pl.trade_off(llama(), "tpot_ms", deployments=True, batches=[4, 16])
+    curve = pl.trade_off(
+        three_types((1, 2, 0), **MIXED), "tpot_ms", deployments=True, batches=[4, 16]
+    )
     frame = curve.to_frame()
     assert len(frame) > 1
     assert frame["tpot_ms"].is_monotonic_decreasing
     assert frame["requests_per_s"].is_monotonic_decreasing
     assert frame["proven"].all()
-    assert "lowest-TPOT" in pl.plot(curve).layout.title.text
-
-
-def test_the_sampled_token_goes_back_to_the_first_stage():
-    gpus = pl.Cluster.from_counts({"A": 2}, 80, 1.0, latency_ms=100)
-    model, load = pl.Model("m", 2, 1000, 4000, 1.0), pl.Workload(100, 1, "decode", output_tokens=10)
-    problem = pl.Problem(gpus, model, load, pl.LayerTimes({"A": 1.0}))
-    there = pl.Placement.of([(1, (0,)), (1, (1,))])
-    served = times(problem, there, 1)
-    one_way = pl.evaluate(problem, there).seconds_per_pass
-    assert 0.1 < one_way < 0.11
-    assert served.traversal == pytest.approx(one_way + 0.1 + 4e-9, rel=1e-9)

@@ -7,8 +7,7 @@ import node_oracle
 import numpy as np
 import pytest
 import test_step_time
-from test_deployments import divided, dollars
-from test_step_time import placements
+from small_problems import divided, every_placement, hourly, mask_of, of_mask, per_million
 
 import pipelab as pl
 from pipelab.engine.runs_on import as_engine_runs
@@ -20,14 +19,14 @@ SERVING = [name for name, rules in known_rules().items() if not rules.trains]
 TRAINING = [name for name, rules in known_rules().items() if rules.trains]
 OBJECTIVES = ("throughput", "throughput", "rate", "latency", "cost")
 MAKERS = {"B": "MI300X", "C": "M3-Max-40c"}
-# By day the first four; of these, 6 has stages of several GPUs by a cost model of one's own.
-SEEDS = (0, 2, 3, 6, 1, 4, 5, *range(7, 300))
+# By day the first three; of these, 6 has stages of several GPUs by a cost model of one's own.
+SEEDS = (2, 3, 6, 0, 1, 4, 5, *range(7, 300))
 
 
 def accepted(problem, engines):
     """Every plan that `settings` accepts, by engine, as it evaluates it."""
     found = {engine: [] for engine in engines}
-    for placement in placements(problem):
+    for placement in every_placement(problem):
         for engine in engines:
             try:
                 plan = EnginePlan.of(problem, placement, engine, None)
@@ -112,12 +111,12 @@ def value_of(problem, objective, engine, placement, evaluation):
     if objective == "latency":
         return -evaluation.seconds_per_pass
     if objective == "cost":
-        dollars = sum(problem.cluster.gpus[g].usd_per_hour for g in placement.gpus)
-        return -dollars / evaluation.attainable / 3600 * 1e6
+        return -per_million(problem, placement.gpus, evaluation.attainable)
     return evaluation.attainable
 
 
 @pytest.mark.quick(1)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_serving_equals_brute_force(seed):
     problem = random_problem(seed)
@@ -151,7 +150,7 @@ def test_deployments_equal_brute_force(seed):
     plans = accepted(problem, [engine])[engine]
     each = [0.0] * (1 << len(problem.cluster))
     for placement, evaluation in plans:
-        mask = sum(1 << g for g in placement.gpus)
+        mask = mask_of(placement.gpus)
         each[mask] = max(each[mask], evaluation.attainable)
     best = divided(each)
     most = best[-1]
@@ -167,7 +166,7 @@ def test_deployments_equal_brute_force(seed):
     assert result.status == "optimal", result
     if load:
         enough = [mask for mask, rate in enumerate(best) if rate >= load * (1 - 1e-9)]
-        least = min(dollars(problem, mask) for mask in enough)
+        least = min(hourly(problem, of_mask(mask)) for mask in enough)
         assert result.usd_per_hour == pytest.approx(least, rel=1e-6)
     else:
         assert result.throughput == pytest.approx(most, rel=3e-6)
@@ -200,7 +199,7 @@ def random_training(seed):
 def least_step(problem, engine, schedules, modes):
     """The least time of a step that the engine accepts."""
     best, run = math.inf, as_engine_runs(problem, engine)
-    for placement in placements(problem):
+    for placement in every_placement(problem):
         for schedule in schedules:
             for mode in modes:
                 try:
@@ -222,6 +221,7 @@ def least_step(problem, engine, schedules, modes):
 
 
 @pytest.mark.quick(1)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("seed", range(300))
 def test_training_equals_brute_force(seed):
     problem = random_training(seed)
@@ -251,17 +251,6 @@ def fleet(counts, phase="decode", batch=16, model="Llama-3-70B"):
     return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline())
 
 
-def test_the_standard_deployment_is_had():
-    """Eight H100 of one node that cut all layers: by hand, and as what takes least time."""
-    problem = fleet({"H100-SXM": 8})
-    whole = pl.Placement.of([(80, tuple(range(8)))])
-    result = pl.solve(problem, objective="latency", runs_on="vLLM")
-    assert result.placement == whole
-    for plan in (whole, result):
-        found = pl.settings(problem, plan, "vLLM")
-        assert (found.tensor_parallel_size, found.layers) == (8, (80,))
-
-
 @pytest.mark.slow
 def test_the_cost_of_the_rules_is_said_and_both_optima_are_proven():
     problem = fleet({"L40S": 1, "L4": 4}, batch=8, model="Qwen2.5-32B")
@@ -271,14 +260,11 @@ def test_the_cost_of_the_rules_is_said_and_both_optima_are_proven():
     cost = kept.cost_of_rules()
     assert cost.share == pytest.approx(1 - kept.throughput / free.throughput)
     assert cost.share > 0.001
-    assert cost.sentence.startswith(f"vLLM's rules cost {cost.share:.1%} here. Of all plans: ")
-    assert "proven optimal among plans that vLLM can start" in kept.sentence
     assert kept.to_dict()["runs_on"] == "vLLM"
     several, all_plans = pl.deploy(problem, runs_on="vLLM"), pl.deploy(problem)
     assert several.status == all_plans.status == "optimal"
     share = 1 - several.throughput / all_plans.throughput
     assert several.cost_of_rules().share == pytest.approx(share)
-    assert "of plans that vLLM can start" in several.sentence
     with pytest.raises(pl.errors.InvalidValue, match="found with runs_on"):
         free.cost_of_rules()
     with pytest.raises(pl.errors.InvalidValue, match="knows no engine's rules"):
@@ -291,7 +277,6 @@ def test_batches_and_the_engine_are_chosen_together():
     result = pl.solve(fleet(counts, model="Llama-3-8B"), runs_on="SGLang", batches=sizes)
     assert result.status == "optimal"
     assert result.throughput == pytest.approx(max(r.throughput for r in each))
-    assert "among plans that SGLang can start among batches of 4, 16, 64" in result.sentence
     most = pl.solve(fleet(counts, model="Llama-3-8B"), runs_on="llama.cpp", batches=(64, 257))
     assert (most.status, most.problem.workload.batch_size) == ("optimal", 64)
 
@@ -301,12 +286,9 @@ def test_what_no_engine_starts_is_an_answer_with_its_reason():
     for search in (pl.solve, pl.deploy):
         found = search(problem, runs_on="TensorRT-LLM")
         assert found.status == "infeasible"
-        assert "TensorRT-LLM runs on CUDA, and not on MI300X" in found.sentence
+        assert "MI300X" in found.sentence
         found = search(fleet({"L4": 2}, batch=257, model="Llama-3-8B"), runs_on="llama.cpp")
-        assert "llama.cpp has at most 256 sequences at once, and a batch has 257" in found.sentence
-    none = pl.solve(fleet({"L4": 2}), runs_on="vLLM").sentence
-    assert none.startswith("No plan that vLLM can start exists: ")
-    assert "all GPUs together can hold" in none
+        assert "256 sequences" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -338,7 +320,11 @@ def test_the_best_schedule_is_one_that_the_engine_has():
     assert pl.settings(best.problem, best, "torchtitan").layers
 
 
-@pytest.mark.parametrize("objective", ["throughput", "latency", "cost"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "objective",
+    ["cost", *(pytest.param(o, marks=pytest.mark.nightly) for o in ("throughput", "latency"))],
+)
 def test_llama_cpp_has_no_more_stages_than_devices(objective):
     """17 layers on GPUs that hold one each, and it takes 15 of them; larger ones hold two."""
 
@@ -362,17 +348,3 @@ def test_llama_cpp_has_no_more_stages_than_devices(objective):
     assert (several.status, several.count) == ("optimal", 2)
     for plan in (found, several):
         pl.settings(more, plan, "llama.cpp")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("phase", "batch"), [("decode", 16), ("prefill", 1), ("mixed", 8)])
-def test_plans_for_fleets_are_never_refused(phase, batch):
-    """With every engine that serves, where brute force is too slow."""
-    problem = fleet({"A100-SXM-80": 6, "V100-SXM-32": 8}, phase, batch)
-    free = pl.solve(problem)
-    for engine in SERVING:
-        result = pl.solve(problem, runs_on=engine)
-        assert result.status in ("optimal", "infeasible"), (engine, result)
-        if result.placement is not None:
-            assert result.throughput <= free.throughput * (1 + 1e-9)
-            assert pl.settings(problem, result, engine).layers

@@ -48,9 +48,8 @@ def test_a_plan_loses_what_it_loses_against_all_placements(seed):
         assert s.loss == pytest.approx(max(0.0, 1 - own / top), abs=1e-9)
     low, high = found.band
     assert low <= best.throughput <= high
-    assert ("Another plan" in found.sentence) == (found.worst.loss > 0)
+    assert found.worst.loss == max(s.loss for s in found.scenarios)
     assert len(found.to_frame()) == len(found.scenarios)
-    assert found.sentence.split(".")[0] in found._repr_html_()
 
 
 def test_a_roofline_with_another_speed_takes_so_much_less_time():
@@ -71,24 +70,3 @@ def test_what_knows_no_other_speed_is_named_and_so_is_a_share_that_is_none():
         pl.sensitivity(pl.load_case("tiny"))
     with pytest.raises(pl.errors.InvalidValue, match="within"):
         pl.sensitivity(course.three_sites(), within=1)
-
-
-@pytest.mark.slow
-def test_the_chart_has_the_plan_and_the_best_of_every_scenario():
-    problem = course.three_sites()
-    own = pl.solve(problem).placement
-    found = pl.sensitivity(problem, own, within=0.1)
-    assert (found.placement, found.scenarios[0].loss) == (own, 0)
-    figure = course.plot_sensitivity(found)
-    best, plan = (
-        next(t for t in figure.data if t.name == name) for name in ("best plan", "the plan")
-    )
-    assert list(plan.x) == [s.throughput for s in found.scenarios]
-    assert list(best.x) == [s.best.bound for s in found.scenarios]
-    lost = [t for t in figure.data if t.mode == "lines+text"]
-    assert [t.text[1].strip() for t in lost] == [f"{s.loss:.1%}" for s in found.scenarios if s.loss]
-    title = f"In {len(lost)} of 8 cases another plan is better, by up to {found.worst.loss:.1%}"
-    assert figure.layout.title.text == title
-    same = (*found.scenarios[:1], *(replace(found.scenarios[0], gpu_type="L4") for _ in range(2)))
-    never = course.plot_sensitivity(replace(found, scenarios=same))
-    assert never.layout.title.text == "None of 2 cases has a better plan"

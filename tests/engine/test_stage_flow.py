@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from small_problems import hourly, priced
 
 import oracle
 import pipelab as pl
@@ -20,7 +21,6 @@ from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, VariableGroups
 
 CLOSE = 3e-6  # the solver's tolerance, and half as much again
-PRICES = {"A": 3.0, "B": 5.0, "C": 11.0}
 KINDS = {
     "plain": {"twins": True},
     "each link its own": {},
@@ -31,9 +31,9 @@ KINDS = {
 
 def small(seed, kind):
     problem = oracle.random_problem(seed, layers=4, **KINDS[kind] | {"link_units": "tokens"})
+    problem = priced(problem, seed)
     rng = np.random.default_rng([seed, 1])
-    pool = tuple(dataclasses.replace(g, usd_per_hour=PRICES[g.type]) for g in problem.cluster.gpus)
-    matrix = problem.cluster.bandwidth_matrix()
+    pool, matrix = problem.cluster.gpus, problem.cluster.bandwidth_matrix()
     if kind == "plain":  # many of one type in two nodes: stages of one kind can close to a circuit
         node = np.sort(rng.integers(0, 2, len(pool)))
         pool = tuple(dataclasses.replace(pool[0], memory_gb=20.0) for _ in pool)
@@ -47,22 +47,14 @@ def small(seed, kind):
 def ends_differ(seed):
     """An embedding and a head: layers alike but for the ends."""
     problem = roofline_oracle.random_problem(seed, layers=5, gpus=4, max_gpus_per_stage=2)
-    pool = tuple(
-        dataclasses.replace(g, usd_per_hour=PRICES.get(g.type, 1.0)) for g in problem.cluster.gpus
-    )
-    cluster = dataclasses.replace(problem.cluster, gpus=pool)
-    return dataclasses.replace(problem, cluster=cluster).with_in_flight(1)
-
-
-def price_of(problem, gpus):
-    return sum(PRICES.get(problem.cluster.gpus[g].type, 1.0) for g in gpus)
+    return priced(problem, seed).with_in_flight(1)
 
 
 def check(problem, rng):
     """The least of everything, alone and under a limit on something else."""
     instance, whats = instance_of(problem), ("seconds", "gpus", "price")
     every = [
-        (rate, {"seconds": seconds, "gpus": len(used), "price": price_of(problem, used)})
+        (rate, {"seconds": seconds, "gpus": len(used), "price": hourly(problem, used)})
         for rate, used, seconds in oracle.passes(problem)
     ]
     floors = [0.0, *(rng.choice([r for r, _ in every], 2) if every else [])]
@@ -82,7 +74,7 @@ def check(problem, rng):
             assert truth * (1 - CLOSE) <= found.bound <= truth * (1 + 1e-9)
             evaluated, gpus = pl.evaluate(problem, found.placement), found.placement.gpus
             assert evaluated.rate >= floor * (1 - 1e-8)
-            seconds, price = evaluated.seconds_per_pass, price_of(problem, gpus)
+            seconds, price = evaluated.seconds_per_pass, hourly(problem, gpus)
             own = {"seconds": seconds, "gpus": len(gpus), "price": price}
             assert own[what] == pytest.approx(truth, rel=CLOSE)
             assert own[other] <= most * (1 + CLOSE)
@@ -101,22 +93,6 @@ def test_the_least_of_all_pipelines(seed, kind):
 )  # 26: hops close apart from the walk
 def test_the_least_where_the_ends_differ(seed):
     check(ends_differ(seed), np.random.default_rng(seed))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(10))
-def test_what_is_useful_is_what_no_part_replaces(seed, kind):
-    table = instance_of(small(seed, kind))
-    rng = np.random.default_rng(seed)
-    seconds = np.where(rng.random(table.rate.shape) < 0.7, table.seconds, np.inf)
-    rows, useful = table.composition, table.useful(seconds)
-    for c, u in product(range(len(rows)), range(table.rate.shape[1])):
-        others = [seconds[d, u] for d in range(len(rows)) if d != c and (rows[d] <= rows[c]).all()]
-        assert useful[c, u] <= np.isfinite(seconds[c, u])
-        if min(others, default=np.inf) <= seconds[c, u] * (1 - 1e-12):
-            assert not useful[c, u]
-        elif useful[c, u] != np.isfinite(seconds[c, u]):  # of equal ones the smallest stays
-            assert min(others) <= seconds[c, u] * (1 + 1e-11)
 
 
 def test_a_feasible_program_stays_feasible_without_presolve():

@@ -1,6 +1,5 @@
 """Times and measures: against a second simulator, against formulas, against published numbers and generators."""
 
-import dataclasses
 import math
 import random
 from itertools import pairwise
@@ -8,12 +7,9 @@ from itertools import pairwise
 import pytest
 
 import pipelab as pl
-from pipelab import simulator
-from pipelab.course.ledger import published_programs as published
 from pipelab.course.n08 import published_bubbles
 from pipelab.engine.schedules import RULES, with_idle
 from pipelab.io.chrome_traces import chrome_trace
-from pipelab.writeup.linear_rates import with_link_units
 from schedule_oracle import all_sources, halves, peaks, random_costs, random_schedule, simulated
 
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
@@ -96,29 +92,6 @@ def test_zero_bubble_table_5(row):
         assert round(timeline.zb_bubble_rate, 4) == row.rates[name]
 
 
-@pytest.mark.parametrize("as_printed", [True, False])
-def test_the_interleaved_column_by_the_definition(as_printed, monkeypatch):
-    """The smallest setting; the wait from the last rank back to the first dropped as the column has it, or kept."""
-    row = min(published_bubbles(), key=lambda r: r.ranks * r.microbatches)
-    p, m, costs = row.ranks, row.microbatches, row.costs.split(row.chunks)
-    needs = simulator._needs
-
-    def fewer_needs(action, stages):
-        stage, kind, batch, _ = action
-        around = stage % p == 0 if kind == "F" else stage % p == p - 1 and stage < stages - 1
-        return {} if around and batch % p else needs(action, stages)
-
-    if as_printed:
-        monkeypatch.setattr(simulator, "_needs", fewer_needs)
-    order = pl.schedule("Interleaved1F1B", p, m, row.chunks)
-    table = [costs.forward, costs.backward_input, costs.backward_weight]
-    each = [[cost] * order.stages for cost in table]
-    times = simulator.action_times(order, *each, [costs.comm] * (order.stages - 1))
-    longest = max(times[rank[-1]][1] - times[rank[0]][0] for rank in order.actions)
-    rate = 1 - m * row.chunks * sum(table) / longest
-    assert round(rate, 4) == (row.rates["1F1B-I"] if as_printed else 0.1090)
-
-
 SLOW_LINKS = pl.StageCosts(1, 1, 1, comm=0.5)
 
 
@@ -149,22 +122,6 @@ def test_known_times_and_measures(order, costs, known):
     assert {name: getattr(timeline, name) for name in known} == {
         name: pytest.approx(value) for name, value in known.items()
     }
-
-
-@pytest.mark.parametrize(
-    ("order", "chunks", "makespan", "held"),
-    [
-        (published.scheduler_1f1b(4, 8), 1, 33, (5, 4, 3, 2)),
-        (published.scheduler_gpipe(4, 8), 1, 33, (8, 8, 8, 8)),
-        (published.clock_1f1b(4, 8), 1, 33, (4, 3, 2, 1)),
-        (published.clock_interleaved(4, 8, 2), 2, 64.5, (16, 16, 16, 16)),
-        (published.clock_zero_bubble(4, 8), 1, 30, (4, 3, 2, 1)),
-    ],
-)
-def test_published_generators_against_the_clock(order, chunks, makespan, held):
-    """What is wrong with them, input by input, is in the ledger."""
-    timeline = pl.simulate(order, ONE.split(chunks))
-    assert (timeline.makespan, timeline.peak_in_flight) == (makespan, held)
 
 
 # closed forms and lower bounds
@@ -259,20 +216,6 @@ def test_a_formula_has_no_value_where_it_does_not_hold():
 # memory
 
 
-@pytest.mark.parametrize("p", [2, 5])
-def test_peak_memory_of_the_zero_bubble_schedules_as_the_paper_has_it(p):
-    """Worker i holds (p-i+1)·M_B + (i-1)·M_W at most in ZB-H1, (2p-2i+1)·M_B + (2i-2)·M_W in ZB-H2.
-
-    Table 2 has the largest alone, p·M_B and (2p-1)·M_B; what is in flight on the other ranks is not
-    from there.
-    """
-    full, rest = 34.0, 32.0
-    costs = pl.StageCosts(1, 1, 1, activation=full, weight_activation=rest)
-    one, two = run("ZBH1", p, 4 * p, costs).peak_memory, run("ZBH2", p, 4 * p, costs).peak_memory
-    assert one == tuple((p - i + 1) * full + (i - 1) * rest for i in range(1, p + 1))
-    assert two == tuple((2 * p - 2 * i + 1) * full + (2 * i - 2) * rest for i in range(1, p + 1))
-
-
 def test_memory_over_time_is_taken_and_freed_in_order_and_unknown_without_the_share_of_w():
     steps = run("ZBH1", 1, 2, pl.StageCosts(1, 1, 1, activation=34, weight_activation=32)).memory(0)
     assert steps.time.tolist() == [0, 0, 2, 3, 5, 6]  # F0 I0 W0 F1 I1 W1
@@ -314,14 +257,10 @@ def test_an_optimizer_that_waits_for_nobody_makes_the_span_count():
     [
         (lambda: pl.StageCosts([1, math.inf]), "at least 0; number 1 is inf"),
         (lambda: pl.StageCosts([1, 10**400]), "at most 1e.30, or take a larger unit; number 1 is"),
-        (lambda: pl.StageCosts({1: 2}), "forward = .*: expected a number or a list of numbers"),
         (lambda: pl.StageCosts(1, overlap=0), "overlap = 0: expected a share of the sum of both"),
         (lambda: pl.StageCosts(1, unit="hours"), 'unit = .hours.: expected "", "s", "ms" or "us"'),
         (lambda: pl.StageCosts([1, 2]).split(2), "expected one number for all stages"),
-        (lambda: pl.lower_bound(3, 2, 2), "lower_bound: costs = 3: expected StageCosts"),
-        (lambda: pl.lower_bound(ONE, 2, 2, max_in_flight=[1, 2.5]), r"max_in_flight\[1\] = 2.5"),
         (lambda: pl.lower_bound(ONE, 2, 2, max_in_flight=[1]), "or 2 for 2 ranks; got 1"),
-        (lambda: pl.closed_forms("1F1B", ONE), "schedule = '1F1B': expected a Schedule; make one"),
         (lambda: run("1F1B", 3, 4, pl.StageCosts([1, 2], 1, 1)), "or 3 for 3 stages; got 2"),
         (lambda: run("1F1B", 3, 4, pl.StageCosts(1)), "= None: 1F1B runs backwards: expected"),
         (lambda: run("1F1B", 3, 4, transfers="bufered"), "did you mean 'buffered'"),
@@ -332,38 +271,3 @@ def test_an_optimizer_that_waits_for_nobody_makes_the_span_count():
 def test_what_does_not_fit_is_refused_by_name(call, message):
     with pytest.raises(pl.PipelabError, match=message):
         call()
-
-
-def test_a_timeline_shows_itself():
-    timeline = pl.simulate(pl.schedule("1F1B", 2, 2), pl.StageCosts(1, 1, 1, comm=0.5, unit="ms"))
-    columns = "rank action stage kind microbatch start_ms end_ms waited_for"
-    assert list(timeline.to_frame()) == columns.split()
-    assert "zb_bubble_rate" in timeline._repr_html_().replace("<wbr>", "")
-    assert "warm_up" in timeline.idle._repr_html_().replace("<wbr>", "")
-    events = chrome_trace(timeline)["traceEvents"]
-    (bar,) = [e for e in events if e["ph"] == "X" and e["name"] == "1F0"]
-    assert (bar["ts"], bar["dur"], bar["tid"]) == (1500, 1000, 1)
-    assert bar["args"] == {"stage": 1, "microbatch": 0, "waited for": "0F0"}
-    ends = {}
-    for e in events:
-        if e["ph"] in "sf":
-            ends.setdefault(e["id"], []).append((e["tid"], e["ts"]))
-    assert len(ends) == 4
-    assert [(0, 1000), (1, 1500)] in ends.values()  # the first forward's result
-
-
-def test_a_placements_pipeline_reaches_the_evaluated_throughput(two_stages):
-    """In the long run the pipeline yields what its bottleneck yields, be that a stage or a link."""
-    problem = with_link_units(two_stages, "tokens")
-    placement = pl.Placement.of([(2, (0,)), (2, (1,))])
-    for slower in (1.0, 1e-7):
-        slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(slower))
-        costs = pl.inference_costs(slow, placement, tokens=512)
-        few, many = (
-            pl.simulate(pl.schedule("Inference", 3, m), costs).makespan for m in (100, 300)
-        )
-        evaluated = pl.evaluate(slow, placement)
-        assert 200 * 512 / (many - few) == pytest.approx(evaluated.throughput)
-    assert evaluated.bottlenecks[0].startswith("link")
-    with pytest.raises(pl.errors.InvalidValue, match=r"'transfers': expected 'tokens'"):
-        pl.inference_costs(two_stages, placement, tokens=512)
