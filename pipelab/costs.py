@@ -203,6 +203,10 @@ class WrappedCosts(CostModel):
         return self.costs.most_gpus
 
     @derived
+    def engine(self) -> str:
+        return self.costs.engine
+
+    @derived
     def runs_on(self) -> str:
         return self.costs.runs_on
 

@@ -371,7 +371,7 @@ class CostModel(ABC):
     `prefer`, `preferring_rate`             stages have several execution modes
     `for_training`, `training_cost`,        gradients, optimizer and what memory keeps of them, for the objective
     `training_table`, `mfu`                 "step_time"
-    `runs_on`, `memory_share`,              the cost model describes an inference engine: `pl.settings` and
+    `engine`, `runs_on`, `memory_share`,    the cost model describes an inference engine: `pl.settings` and
     `chunk_tokens`, `memory_as_sold`,       `runs_on` of `pl.solve` ask for these
     `counting_memory_of`,
     `cutting_every_layer`
@@ -392,6 +392,8 @@ class CostModel(ABC):
         Whether all GPUs of a stage cut every layer among them, and so are identical and in one node.
     most_gpus : float
         More GPUs than these no pipeline may have.
+    engine : str
+        The inference engine whose times a stage has; empty: none, or not known.
     runs_on : str
         The engine whose own memory counts, a row of `data/engine_memory.csv`; empty: none.
     memory_share : float or None
@@ -405,6 +407,7 @@ class CostModel(ABC):
     nodes_matter_alone: bool = False
     cuts_every_layer: bool = False
     most_gpus: float = math.inf
+    engine: str = ""
     runs_on: str = ""
     memory_share: float | None = None
     chunk_tokens: int | None = None

@@ -114,8 +114,17 @@ class PlanAnswer(ProvenAnswer):
         Finds the best of all plans with the same options; None where no engine was named.
     """
 
+    problem: Problem
     runs_on: str
     any_engine: Callable[..., Any] | None
+
+    @property
+    def _timed_as(self) -> str:
+        """Whose stage times the answer rests on, where an engine was named and the cost model has another one's."""
+        timed, load = self.problem.costs.engine, self.problem.workload
+        if not (self.runs_on and timed) or timed == self.runs_on or load.phase == "training":
+            return ""
+        return f" Stage times are those of {timed}, not of {self.runs_on}."
 
     def cost_of_rules(self, **options: Any) -> "CostOfRules":
         """Solve once more for any engine, and compare: what the engine's rules cost.
@@ -268,9 +277,8 @@ class Result(PlanAnswer):
     def sentence(self) -> str:
         """The answer in one sentence, and a second one if links count transfers/s."""
         mistaken = self.problem.costs.link_units == "transfers" and len(self.problem.cluster) > 1
-        return self._answer + (
-            " Links count transfers/s here, as in the write-up." if mistaken else ""
-        )
+        words = " Links count transfers/s here, as in the write-up." if mistaken else ""
+        return self._answer + words + (self._timed_as if self.placement else "")
 
     @property
     def _answer(self) -> str:

@@ -87,6 +87,7 @@ def why_too_few(problem: Problem, holdable: float, solver: str) -> str:
     total, need = int(holdable + ONE_ANSWER), problem.model.layers
     if total < need:
         return f"all GPUs together can hold at most {total} of the {need} layers"
-    return (
-        f"no choice of stages covers all {need} layers with each GPU used once (proven by {solver})"
-    )
+    most = problem.costs.most_gpus
+    within = f" and at most {most:g} GPUs in a pipeline" if most < len(problem.cluster) else ""
+    stages = f"no choice of stages covers all {need} layers with each GPU used once{within}"
+    return f"{stages} (proven by {solver})"

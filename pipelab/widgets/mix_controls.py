@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import ipywidgets as widgets
 import traitlets
 
+from pipelab.problem import CostModel
 from pipelab.widgets.explorer_parts import ControlPanel, choice, integer, menu
 from pipelab.widgets.mix_values import Mix, beginning, cost_models, engines, sources, types_of
 
@@ -106,9 +107,11 @@ class MixControls(traitlets.HasTraits):
     def __init__(self, mix: Mix, simple: bool = False, note: widgets.Widget | None = None) -> None:
         super().__init__()
         self._showing = False
+        # A cost model that was given stays among the choices when another one is chosen.
+        self._given = [("your own", mix.costs)] if isinstance(mix.costs, CostModel) else []
         self.fields: dict[str, Any] = {
             "source": menu("model or case", options=sources(), value=mix.source),
-            "costs": menu("cost model", options=_costs(mix)),
+            "costs": menu("cost model", options=self._costs(mix)),
             "phase": menu("phase", options=["prefill", "decode", "mixed"]),
             "in_flight": integer("in flight (0: chosen)", _NOT_SET, _MOST_IN_FLIGHT),
             "gpus_per_stage": integer("GPUs per stage, up to", 1, 8),
@@ -129,6 +132,10 @@ class MixControls(traitlets.HasTraits):
             control.observe(self._other_source if name == "source" else self._changed, "value")
         self.more.observe(self._other_type, "value")
 
+    def _costs(self, mix: Mix) -> list[tuple[str, str | CostModel]]:
+        """Return the cost models to choose from, each with its label."""
+        return [*self._given, *((_COSTS[name], name) for name in cost_models(mix.source))]
+
     def _said(self) -> Mix:
         """Read the mix off the controls."""
         values = {name: control.value for name, control in self.fields.items()}
@@ -142,7 +149,7 @@ class MixControls(traitlets.HasTraits):
         self._showing = True
         self.fields["source"].value = mix.source
         self._show_counts(dict(mix.counts))
-        self.fields["costs"].options = _costs(mix)
+        self.fields["costs"].options = self._costs(mix)
         for name in _NUMBERS:
             self.fields[name].options = _numbers(name, mix)
         for name in ("in_flight", "gpus_per_stage"):
@@ -210,11 +217,6 @@ class MixControls(traitlets.HasTraits):
         if not self._showing:
             self._enable_limits()
             self.mix = self._said()
-
-
-def _costs(mix: Mix) -> list[tuple[str, str]]:
-    """Return the cost models to choose from, each with its label."""
-    return [(_COSTS[name], name) for name in cost_models(mix.source)]
 
 
 def _numbers(name: str, mix: Mix) -> list[tuple[str, float]]:

@@ -249,7 +249,7 @@ def explore_mix(
         tpot_ms and ttft_ms (limits in ms on the time per output token and to the first; None: no limit).
         For costs a case has "linear" and "linear, no loss" (`efficiency` 1), a model "Roofline"
         (vLLM), "Roofline, eager" (vLLM 0.2), "Roofline, llama.cpp", and the linear ones
-        for GPUs with coefficients in the write-up.
+        for GPUs with coefficients in the write-up; or give a cost model of your own.
 
     Returns
     -------

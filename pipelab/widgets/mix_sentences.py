@@ -126,7 +126,7 @@ def promise_line(answer: MixAnswer, service: Service | None) -> str:
 
 def costs_line(mix: Mix) -> str:
     """Return a caution if a model has the write-up's cost model; otherwise nothing."""
-    if mix.is_case or mix.costs not in LINEAR:
+    if mix.is_case or mix.costs not in list(LINEAR):
         return ""
     return "Linear: a layer has the same synthetic rate in every model, and a stage with more layers is faster."
 

@@ -1,7 +1,7 @@
 """The values of the mix explorer, the problem they describe, and the code that makes the same problem."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Annotated, Any, Literal, cast
 
@@ -15,7 +15,7 @@ from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
-from pipelab.problem import Problem, Workload
+from pipelab.problem import CostModel, Problem, Workload
 from pipelab.widgets.shown_code import Script, Term, literal, public
 from pipelab.writeup.cases_csv import cases, load_case, load_coefficients
 from pipelab.writeup.linear_rates import LinearThroughput
@@ -59,8 +59,9 @@ class Mix:
     gpus_per_stage : int
         Most GPUs per stage.
     batch_split : "even" or "balanced"
-    costs : str, optional
-        One of `cost_models(source)`, the first by default.
+    costs : str or CostModel, optional
+        One of `cost_models(source)`, the first by default; or a cost model of your own, which the code
+        that is shown calls `costs`.
     runs_on : str or None
         Only plans that this engine can start; None: any plan.
     tpot_ms, ttft_ms : float or None
@@ -84,7 +85,8 @@ class Mix:
     gpus_per_node: Count = 1
     gpus_per_stage: Count = 1
     batch_split: Literal["even", "balanced"] = "even"
-    costs: Annotated[str, Later] = cast(str, None)
+    # The hash leaves it out: a cost model may hold mappings.
+    costs: Annotated[str | CostModel, Later] = field(default=cast(str, None), hash=False)
     runs_on: str | None = None
     tpot_ms: Positive | None = None
     ttft_ms: Positive | None = None
@@ -99,8 +101,8 @@ class Mix:
                 raise InvalidValue("explore_mix", [(name, getattr(self, name), expected)])
         if self.costs is None:
             object.__setattr__(self, "costs", known[0])
-        if self.costs not in known:
-            expected = f"{self.source} has {', '.join(map(repr, known))}"
+        if not isinstance(self.costs, CostModel) and self.costs not in known:
+            expected = f"{self.source} has {', '.join(map(repr, known))}, or give a cost model"
             raise InvalidValue("explore_mix", [("costs", self.costs, expected)])
 
     @property
@@ -111,6 +113,8 @@ class Mix:
     @property
     def known_types(self) -> tuple[str, ...]:
         """Its GPU types that the cost model has numbers for."""
+        if isinstance(self.costs, CostModel):
+            return tuple(t for t, _ in self.counts if t in self.costs.gpu_types)
         return tuple(t for t, _ in self.counts if self.is_case or knows(self.costs, t))
 
     @property
@@ -203,7 +207,7 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
     else:
         first, begins["network_gb_per_s"] = _FIRST_COUNTS, _NETWORK_GB_PER_S
         # The linear models know no KV cache: the largest batch would always seem best.
-        begins["batch"] = _FIRST_BATCH if values.get("costs") in LINEAR else None
+        begins["batch"] = _FIRST_BATCH if values.get("costs") in list(LINEAR) else None
     if counts is not None:
         for name in counts:
             if name not in types_of(source):
@@ -297,7 +301,9 @@ def script_of(mix: Mix) -> tuple[Script, Term]:
         whole = public(Cluster)(cluster.gpus, [[mix.network_gb_per_s]], together)
         changed["cluster"] = script.let("cluster", whole)
     changed.setdefault("cluster", cluster)
-    if LINEAR[mix.costs]:
+    if isinstance(mix.costs, CostModel):
+        changed["costs"] = _costs(script, mix)
+    elif LINEAR[mix.costs]:
         changed["costs"] = _replaced(case.costs, **LINEAR[mix.costs])
     return script, script.let("problem", _replaced(case, **changed))
 
@@ -333,14 +339,16 @@ def _cluster(script: Script, mix: Mix) -> Term:
 
 
 def _costs(script: Script, mix: Mix) -> Term:
-    types = [t for t, n in mix.counts if n]
-    if mix.costs in ROOFLINE:
-        return script.let("costs", public(Roofline)(**ROOFLINE[mix.costs]))
+    if isinstance(mix.costs, CostModel):
+        return Term("costs", lambda: mix.costs)
+    name, types = mix.costs, [t for t, n in mix.counts if n]
+    if name in ROOFLINE:
+        return script.let("costs", public(Roofline)(**ROOFLINE[name]))
     script.let("known", public(load_coefficients, "pl.writeup")().coefficients)
     generation = 't.split("-")[0]'
     text = f"{{t: known[{generation}] for t in {types} if {generation} in known}}"
-    known = Term(text, lambda: _coefficients(mix.costs, types))
-    return script.let("costs", public(LinearThroughput, "pl.writeup")(known, **LINEAR[mix.costs]))
+    known = Term(text, lambda: _coefficients(name, types))
+    return script.let("costs", public(LinearThroughput, "pl.writeup")(known, **LINEAR[name]))
 
 
 def _coefficients(name: str, types: Sequence[str]) -> dict:

@@ -348,3 +348,20 @@ def test_llama_cpp_has_no_more_stages_than_devices(objective):
     assert (several.status, several.count) == ("optimal", 2)
     for plan in (found, several):
         pl.settings(more, plan, "llama.cpp")
+
+
+@pytest.mark.parametrize("engine", SERVING)
+def test_an_answer_says_whose_stage_times_it_has_and_which_limit_leaves_none(engine):
+    model = pl.load_model("Llama-3-8B")
+    pool = pl.Cluster.from_counts({"A100-SXM-80": 1}, {"A100-SXM-80": 80.0}, 12.5)
+    problem = pl.Problem(pool, model, pl.Workload(512, 1), pl.Roofline())
+    for costs in ("vLLM", "llama.cpp"):
+        timed = dataclasses.replace(problem, costs=pl.Roofline(engine=costs))
+        for answer in (pl.solve(timed, runs_on=engine), pl.deploy(timed, runs_on=engine)):
+            assert (f"Stage times are those of {costs}" in answer.sentence) == (costs != engine)
+            assert "Stage times" not in answer.any_engine().sentence
+    many = pl.Cluster.from_counts({"T4": 20}, {"T4": 3.0}, 12.5)
+    answer = pl.solve(dataclasses.replace(problem, cluster=many), runs_on=engine)
+    most = known_rules()[engine].gpus
+    if most is not None:
+        assert f"at most {most} GPUs in a pipeline" in answer.reason

@@ -17,7 +17,6 @@ from pipelab.engine.instance import BestModeCosts
 from pipelab.engine.runs_on import EngineStages
 from pipelab.flows import exhaustive_flow
 from pipelab.problem import CostModel
-from pipelab.widgets import mix_values
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +41,11 @@ def random_problem(seed):
         1000 * problem.workload.tokens / problem.model.layers / 100
     )  # 100 tokens/s with all layers
     times = {name: slowest / float(rng.choice([0.5, 1.0, 2.0, 3.0])) for name in "ABC"}
-    costs = Own(fixed_ms=float(rng.choice([0.0, 0.5, 2.0])) * slowest, layer_ms=times)
+    costs = Own(
+        fixed_ms=float(rng.choice([0.0, 0.5, 2.0])) * slowest,
+        layer_ms=times,
+        kept_gb=float(rng.choice([0.0, 0.3])) * problem.model.layer_weight_gb,
+    )
     gpus = [dataclasses.replace(gpu, usd_per_hour=1.0) for gpu in problem.cluster.gpus]
     cluster = dataclasses.replace(problem.cluster, gpus=tuple(gpus))
     return dataclasses.replace(problem, cluster=cluster, costs=costs)
@@ -51,7 +54,9 @@ def random_problem(seed):
 def rate(problem, gpus, span):
     """Tokens/s of a stage by the page's words, or None where it does not fit."""
     types, model = [problem.cluster.gpus[g] for g in gpus], problem.model
-    if any(len(span) * model.layer_weight_gb > gpu.memory_gb * (1 + 1e-9) for gpu in types):
+    kept = problem.costs.kept_gb * problem.workload.in_memory
+    need = len(span) * (model.layer_weight_gb + kept)
+    if any(need > gpu.memory_gb * (1 + 1e-9) for gpu in types):
         return None
     ms = problem.costs.fixed_ms + max(problem.costs.layer_ms[g.type] for g in types) * len(span)
     return len(gpus) * problem.workload.tokens * 1000 / ms
@@ -84,20 +89,25 @@ def test_every_method_finds_what_brute_force_finds(seed, best):
             for name, ms in problem.costs.layer_ms.items()
         }
         other = dataclasses.replace(
-            problem, costs=Own(fixed_ms=problem.costs.fixed_ms, layer_ms=times)
+            problem, costs=dataclasses.replace(problem.costs, layer_ms=times)
         )
         assert scenario.best.throughput == pytest.approx(best(other))
 
 
-def test_the_explorers_draw_it(monkeypatch):
+def test_the_explorers_draw_it():
     own = Own(fixed_ms=1.0, layer_ms=dict.fromkeys(pl.Roofline().gpu_types, 2.0))
-    monkeypatch.setattr(
-        mix_values, "_costs", lambda script, mix: mix_values.Term("own", lambda: own)
-    )
-    explorer = pl.explore_mix("Llama-3-8B", {"L4": 2, "A100-SXM-40": 1})
-    result = explorer.found.result
-    assert result.problem.costs is own
-    assert result.status == "optimal"
+    explorer = pl.explore_mix("Llama-3-8B", {"L4": 2, "A100-SXM-40": 1}, costs=own)
+    problem = explorer.found.result.problem
+    assert problem.costs is own
+    assert explorer.found.result.status == "optimal"
+    names = {"costs": own}
+    exec(explorer.code.code, names)
+    assert names["result"].problem == problem
+    for name in ("Roofline", own):
+        explorer.controls.fields["costs"].value = name
+        assert (explorer.found.result.problem.costs is own) == (name is own)
+    case = pl.explore_mix("tiny", costs=Own(1.0, {"A100": 2.0, "V100": 3.0}))
+    assert case.found.result.status == "optimal"
     assert pl.watch_solve(random_problem(2)).result().status == "optimal"
 
 
