@@ -131,7 +131,7 @@ def memory_of(engine: str) -> EngineMemory:
     """Return what an engine keeps; UnknownName if there is no such row."""
     known = known_memory()
     if engine not in known:
-        raise UnknownName(f"there is no engine {engine!r}; {nearest(engine, known)}")
+        raise UnknownName(f"engine_memory.csv has no row {engine!r}; {nearest(engine, known)}")
     return known[engine]
 
 

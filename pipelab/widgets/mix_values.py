@@ -340,6 +340,7 @@ def _cluster(script: Script, mix: Mix) -> Term:
 
 def _costs(script: Script, mix: Mix) -> Term:
     if isinstance(mix.costs, CostModel):
+        script.lines.append("# costs is the cost model that explore_mix was given")
         return Term("costs", lambda: mix.costs)
     name, types = mix.costs, [t for t, n in mix.counts if n]
     if name in ROOFLINE:

@@ -37,12 +37,10 @@ def random_problem(seed):
     """Memory, links and the fixed time bind in some; every GPU has a price."""
     rng = np.random.default_rng([61, seed])
     problem = oracle.random_problem(seed, layers=4, gpus=3, link_units="tokens", batch_split="even")
-    slowest = (
-        1000 * problem.workload.tokens / problem.model.layers / 100
-    )  # 100 tokens/s with all layers
+    slowest = 1_000_000 / problem.model.layers / 100  # 100 tokens/s with all layers
     times = {name: slowest / float(rng.choice([0.5, 1.0, 2.0, 3.0])) for name in "ABC"}
     costs = Own(
-        fixed_ms=float(rng.choice([0.0, 0.5, 2.0])) * slowest,
+        fixed_ms=float(rng.choice([0.0, 0.5, 2.0])) * slowest * problem.workload.tokens / 1000,
         layer_ms=times,
         kept_gb=float(rng.choice([0.0, 0.3])) * problem.model.layer_weight_gb,
     )
@@ -58,8 +56,10 @@ def rate(problem, gpus, span):
     need = len(span) * (model.layer_weight_gb + kept)
     if any(need > gpu.memory_gb * (1 + 1e-9) for gpu in types):
         return None
-    ms = problem.costs.fixed_ms + max(problem.costs.layer_ms[g.type] for g in types) * len(span)
-    return len(gpus) * problem.workload.tokens * 1000 / ms
+    tokens = problem.workload.tokens
+    slowest = max(problem.costs.layer_ms[gpu.type] for gpu in types)
+    ms = problem.costs.fixed_ms + slowest * len(span) * tokens / 1000
+    return len(gpus) * tokens * 1000 / ms
 
 
 @pytest.fixture
