@@ -102,7 +102,6 @@ def read_objects(
     more: Mapping[str, Any] = {},
     renamed: Mapping[str, str] = {},
     others: Sequence[str] = (),
-    header: Sequence[str] = (),
 ) -> list[tuple[Row, Any]]:
     """Read a CSV file as one checked object per row.
 
@@ -122,8 +121,6 @@ def read_objects(
         Columns that have another name than their field.
     others : sequence of str
         Columns that must be there, and are left to the caller.
-    header : sequence of str
-        The columns of a file that does not name them.
 
     Returns
     -------
@@ -140,7 +137,7 @@ def read_objects(
     required = [f.name for f in fields(cls) if f.default is MISSING and f.name in readers]
     column_of = {name: renamed.get(name, name) for name in readers}
     needed = [*others, *(column_of[name] for name in required)]
-    rows = read_rows(path, needed, header=header)
+    rows = read_rows(path, needed)
     _refuse_misspelt(rows[0], [*others, *column_of.values()])
     objects = []
     for row in rows:

@@ -13,7 +13,13 @@ from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked, derived, described
 from pipelab.files.csv_rows import read_objects
 from pipelab.files.reading_and_writing import path_of
-from pipelab.hardware.benchmark_files import StatedFacts, stated_of, table_of
+from pipelab.hardware.benchmark_files import (
+    StatedFacts,
+    is_benchmark,
+    refuse_beside_table,
+    stated_facts,
+    table_of,
+)
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.problem import CostModel, ModelLike, Problem, StageCost, StageTables, Workload
@@ -355,8 +361,7 @@ def load_measured(path: str | Path, needs: CostModel, **options: Any) -> Measure
     path : str or Path
         A CSV file with the columns gpu_type, layers, batch, milliseconds. Or times of a whole
         model, shared evenly among its layers: `llama-bench -o json`, `vllm bench serve` or
-        `latency`, SGLang's `bench_serving` (JSON), of the engine of `needs`. Or a profile of one layer:
-        Vidur's `mlp.csv` (without attention), Helix's `prompt_bs2time.csv` and `decode_bs2time.csv`.
+        `latency`, SGLang's `bench_serving` (JSON), of the engine of `needs`.
     needs : cost model
         As for `Measured`.
     **options
@@ -385,18 +390,19 @@ def load_measured(path: str | Path, needs: CostModel, **options: Any) -> Measure
     file = path_of("load_measured", path)
     given = {name: v for name, v in options.items() if name in StatedFacts.__dataclass_fields__}
     others = {name: v for name, v in options.items() if name not in given}
-    kind, stated = stated_of("load_measured", file, given)
-    if kind == "own":
-        found = _own_table(file)
-    else:
+    stated = stated_facts("load_measured", given)
+    if is_benchmark(file):
         if "per_layer" in others:
-            expected = "expected none: such a file has times of one layer, or of a whole model"
+            expected = "expected none: such a file has times of a whole model"
             raise InvalidValue("load_measured", [("per_layer", others["per_layer"], expected)])
         roof = needs if isinstance(needs, Roofline) else None
         gpus, engine = (roof.gpus, roof.engine) if roof else (load_gpus(), None)
-        found, others = table_of(file, kind, stated, gpus, engine), others | {"per_layer": True}
+        table, others = table_of(file, stated, gpus, engine), others | {"per_layer": True}
+    else:
+        refuse_beside_table("load_measured", file, given)
+        table = _own_table(file)
     try:
-        return Measured(found, needs, **others)
+        return Measured(table, needs, **others)
     except InvalidValue as error:
         if {"needs", *others} & {name for name, _, _ in error.problems}:
             raise

@@ -1,11 +1,10 @@
-"""Files of llama-bench, vLLM, Vidur and Helix, as `load_measured` and `Roofline.calibrated` read them."""
+"""Files of llama-bench, vLLM and SGLang, as `load_measured` and `calibrate` read them."""
 
 import json
 import random
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import pipelab as pl
@@ -15,14 +14,11 @@ FILES = Path(__file__).parents[1] / "data" / "measured"
 BENCH, SERVE, LATENCY = (
     FILES / name for name in ("llama_bench.json", "vllm_serve.jsonl", "vllm_latency.json")
 )
-VIDUR, PROMPT, DECODE = (
-    FILES / name for name in ("a100/mlp.csv", "l4/prompt_bs2time.csv", "l4/decode_bs2time.csv")
-)
 ROOF = pl.Roofline()
 
 
-def _rows(path, kind="json", **stated):
-    return measurements_of(path, kind, StatedFacts(**stated), ROOF)
+def _rows(path, **stated):
+    return measurements_of(path, StatedFacts(**stated), ROOF)
 
 
 def _table(path, **stated):
@@ -88,48 +84,6 @@ def test_vllm_latency_says_nothing_but_the_time():
             pl.hardware.calibrate(ROOF, LATENCY, **left, output_tokens=128)
 
 
-def test_vidur_is_the_sum_of_a_layers_kernels():
-    """By hand from the row of one token: norms, projections, rope, activation, and two adds."""
-    one = 0.005 + 0.033 + 0.004 + 0.025 + 0.005 + 0.142 + 0.011 + 0.076 + 2 * 0.002
-    rows = _rows(VIDUR, "vidur", gpu_type="A100-SXM-80")
-    assert [(r.phase, r.batch, r.tokens, r.layers) for r in rows] == [
-        ("decode", 1, 1, 1), ("decode", 4, 1, 1), ("decode", 16, 1, 1), ("prefill", 32768, 1, 1),
-    ]  # fmt: skip
-    assert rows[0].measured == pytest.approx(one)
-    assert rows[3].measured == pytest.approx((68.013 + 68.9325) / 2, rel=1e-4)  # listed twice
-    assert {r.model for r in rows} == {"Llama-3-8B"}
-    # a layer for one token reads its weights once: 0.436 GB at 2 TB/s
-    ratio = np.array([row.predicted(ROOF) / row.milliseconds for row in rows])
-    assert np.all((ratio > 0.7) & (ratio < 1.4))
-    table = _table(VIDUR, gpu_type="A100-SXM-80")["A100-SXM-80"]
-    assert sorted(b for _, b in table) == [1, 4, 16, 24, 32768]
-    assert list(_table(VIDUR, gpu_type="A100-SXM-80", tokens=8192)["A100-SXM-80"]) == [(1, 4)]
-    assert len(pl.hardware.calibrate(ROOF, VIDUR, gpu_type="A100-SXM-80").table) == 4
-
-
-@pytest.mark.slow
-def test_helix_tables_have_no_header():
-    assert _table(DECODE, gpu_type="L4")["L4"][1, 16] == 7.2
-    assert _table(PROMPT, gpu_type="L4", tokens=1000)["L4"] == {
-        (1, 1): 38, (1, 2): 72, (1, 3): 105, (1, 4): 139, (1, 5): 171,
-    }  # fmt: skip
-    # what was measured for a stage is what the stage takes
-    costs = pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", beyond="leave out")
-    load = pl.Workload(512, 16, "decode")
-    stage = costs.stage(pl.load_model("Llama-2-70B"), load, [pl.GPU("L4", 24)], 5, "even")
-    assert stage.pass_seconds == pytest.approx(5 * 7.2e-3)
-    said = {"gpu_type": "L4", "model": "Llama-2-70B"}
-    found = pl.hardware.calibrate(ROOF, PROMPT, **said, tokens=1000)
-    assert len(found.table) == 5
-    assert found.table["after"].abs().median() < 0.1
-    with _refused(r"prompt_bs2time\.csv: .*give tokens=…"):
-        pl.hardware.calibrate(ROOF, PROMPT, **said)
-    with _refused("how long the context was; give tokens=…"):
-        pl.hardware.calibrate(ROOF, DECODE, **said)
-    with _refused("which model this is; give model=…"):
-        pl.hardware.calibrate(ROOF, DECODE, gpu_type="L4", tokens=512)
-
-
 def _first(path):
     """The first result of a file."""
     found = json.loads(path.read_text().splitlines()[0] if path == SERVE else path.read_text())
@@ -188,7 +142,7 @@ def test_a_table_of_ones_own_says_everything_itself(tmp_path):
     with pytest.raises(pl.errors.InvalidValue, match=message):
         pl.hardware.load_measured(path, ROOF, gpu_type="L4")
     with pytest.raises(pl.errors.InvalidValue, match="load_measured: per_layer"):
-        pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", per_layer=True)
+        pl.hardware.load_measured(BENCH, ROOF, per_layer=True)
 
 
 def test_two_times_of_one_batch_are_not_mixed(tmp_path):
