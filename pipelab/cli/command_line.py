@@ -114,19 +114,6 @@ def lab(context: typer.Context) -> None:
 
 
 @app.command(rich_help_panel=_FACTS)
-def doctor() -> None:
-    """Say what is installed and which solvers answer; each solves tiny. Exit status 1 if one does not."""
-    from pipelab.cli.health import examine
-
-    findings = examine()
-    width = max(len(f.what) for f in findings)
-    for f in findings:
-        print(f"{'ok' if f.ok else 'NO' if f.needed else '--'}  {f.what:<{width}}  {f.found}")
-    if any(f.needed and not f.ok for f in findings):
-        raise typer.Exit(1)
-
-
-@app.command(rich_help_panel=_FACTS)
 def cases() -> None:
     """List the bundled cases."""
     from pipelab.writeup.cases_csv import cases as names

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import pipelab as pl
-from pipelab.cli import command_line, health
+from pipelab.cli import command_line
 from pipelab.cli.commands import problem_options
 from pipelab.display import duration, number, rate
 from pipelab.engine.methods.joint import joint_size
@@ -433,7 +433,7 @@ def test_the_help_names_every_command_and_every_option(run, monkeypatch):
     status, out, _ = run("--help")
     assert status == 0
     commands = "solve deploy trade-off evaluate settings compare sweep node count"
-    commands += " cases models gpus doctor lab reproduce copy static"
+    commands += " cases models gpus lab reproduce copy static"
     assert all(f"│ {command} " in out for command in commands.split())
     text = run("solve", "--help")[1]
     for field in problem_options.Wanted.__dataclass_fields__:
@@ -469,18 +469,3 @@ def test_what_is_known_is_listed(run):
     out = run("gpus")[1]
     assert [line.split()[0] for line in out.splitlines()] == list(pl.hardware.gpus().index)
     assert run("--version") == (0, f"pipelab {pl.__version__}\n", "")
-
-
-@pytest.mark.slow
-def test_doctor_tells_which_solvers_answer(run, monkeypatch):
-    status, out, _ = run("doctor")
-    assert (status, "NO" in out.split()) == (0, False)
-    assert out.count("tiny: 301.784 tokens/s") == 2  # SCIP and HiGHS
-
-    def broken():
-        raise ImportError("no such library")
-
-    monkeypatch.setattr(health, "_with_scip", broken)
-    status, out, _ = run("doctor")
-    (line,) = (line for line in out.splitlines() if line.startswith("NO"))
-    assert (status, "SCIP" in line, "no such library" in line) == (1, True, True)
