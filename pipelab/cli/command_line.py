@@ -176,7 +176,7 @@ def reproduce(
 def copy(
     folder: Annotated[str, typer.Argument(help="Where the notebooks go.")], student: Student = False
 ) -> None:
-    """Copy the notebooks to a folder of your own; no file there is overwritten, only a torn copy is repaired."""
+    """Copy the notebooks to a folder of your own; no file there is overwritten."""
     from pipelab.cli.open_notebooks import copy_notebooks
 
     copied = copy_notebooks(folder, student=student)
