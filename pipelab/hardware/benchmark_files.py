@@ -591,8 +591,7 @@ def calibrate(
     -------
     Calibration
         `costs`, the fitted Roofline; `table` with the error of every row before, after, and
-        predicted from the other rows; `constants`; and `warnings` where rows contradict one
-        another.
+        predicted from the other rows; and `constants`.
 
     Raises
     ------
