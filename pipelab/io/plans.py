@@ -219,8 +219,7 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     ------
     InvalidData
         The file is not there or cannot be read, or a value does not fit; names stage, field
-        and value. Or the plan was made for another problem than the one given; names what differs
-        and how to set it.
+        and value. Or the plan was made for another problem than the one given; names what differs.
     InvalidPlacement
         The placement is not valid for the problem given.
     InvalidValue
@@ -314,7 +313,7 @@ def _stage(path: Path, number: int, said: Any) -> Stage:
 
 
 def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Problem) -> None:
-    """Refuse a plan made under other conditions; the message has the call that sets them."""
+    """Refuse a plan made under other conditions."""
     conditions = _conditions(problem)
     read = {*_WORKLOAD, "batch_split", _UNITS}
     if not problem.workload.written:  # read in the phase "mixed" alone
@@ -328,19 +327,8 @@ def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Probl
         return
     theirs = ", ".join(f"{name} = {shown(value)}" for name, value in other.items())
     ours = ", ".join(f"{name} = {conditions[name]!r}" for name in other)
-    parts, load = (
-        [f"{field}={shown(other[name])[:40]}" for name, field in fields.items() if name in other]
-        for fields in (_RULES, _WORKLOAD)
-    )
-    if load:
-        parts.append(f"workload=dataclasses.replace(problem.workload, {', '.join(load)})")
-    remedy = f"dataclasses.replace(problem, {', '.join(parts)})" if parts else "problem"
-    if _UNITS in other:
-        remedy = f"pl.writeup.with_link_units({remedy}, {shown(other[_UNITS])[:40]})"
-    raise InvalidData(
-        f"{path}: this plan was made with {theirs}; the problem has {ours}. "
-        f"Give it the plan's: {remedy}"
-    )
+    remedy = "make the problem with the plan's (fields of Problem and Workload, and load_case's link_units)"
+    raise InvalidData(f"{path}: this plan was made with {theirs}; the problem has {ours}; {remedy}")
 
 
 def _refuse_other_rates(path: Path, said: Mapping[str, Any], own: Mapping[str, Any]) -> None:

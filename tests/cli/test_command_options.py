@@ -73,22 +73,18 @@ def test_every_option_reaches_its_field():
     found = _wanted(
         model="Llama-3-8B", gpus="a100-sxm-40=5", precision="int4", kv_precision="fp8", per_node=2,
         network_gbit=40, rates="llama.cpp", batch=3, length=100, phase="mixed", output_tokens=7,
-        in_flight=5, max_gpus=4, same_type=False, batch_split="balanced", link_units="tokens",
+        in_flight=5, max_gpus=4, same_type=False,
     )  # fmt: skip
     assert (found.model.precision, found.model.kv_precision) == ("int4", "fp8")
     assert found.workload == pl.Workload(100, 3, "mixed", output_tokens=7, in_flight=5)
     assert found.costs.engine == "llama.cpp"
-    rules = (found.max_gpus_per_stage, found.same_type_stages, found.batch_split)
-    assert rules == (4, False, "balanced")
+    assert (found.max_gpus_per_stage, found.same_type_stages) == (4, False)
     nodes = [gpu.node for gpu in found.cluster.gpus]
     assert [nodes.count(node) for node in dict.fromkeys(nodes)] == [2, 2, 1]
     assert [found.cluster.bandwidth_between(0, i) for i in (1, 2, 4)] == [300, 5, 5]
-    found = problem_options.Wanted(
-        batch=8, length=100, max_gpus=2, same_type=True, link_units="tokens"
-    ).problem("tiny")
+    found = problem_options.Wanted(batch=8, length=100, max_gpus=2, same_type=True).problem("tiny")
     assert (found.workload.batch_size, found.workload.sequence_length) == (8, 100)
-    rules = (found.max_gpus_per_stage, found.same_type_stages, found.costs.link_units)
-    assert rules == (2, True, "tokens")
+    assert (found.max_gpus_per_stage, found.same_type_stages) == (2, True)
 
 
 def _trained():

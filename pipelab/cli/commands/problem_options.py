@@ -80,8 +80,6 @@ class Wanted:
     microbatches: Annotated[Whole, _load("Of a step, with --phase training.")] = None
     max_gpus: Annotated[Whole, _rule("Per stage; without a case those of a node.")] = None
     same_type: Annotated[Flag, _rule("Stages of one type, or any.", "--same-type/--mixed")] = None
-    batch_split: Annotated[Text, _rule("even or balanced.")] = None
-    link_units: Annotated[Text, _rule("transfers (as the write-up) or tokens.")] = None
 
     @property
     def own(self) -> bool:
@@ -131,15 +129,13 @@ class Wanted:
             if getattr(self, name) is not None:
                 expected = "expected it without a case, which has a model and GPUs"
                 raise _refused(_flag(name), getattr(self, name), expected)
-        units = {"link_units": "link_units"}
-        problem = load(**self._given(_RULE_FIELDS | units))
+        problem = load(**self._given(_RULE_FIELDS))
         return replace(problem, workload=replace(problem.workload, **self._given(_LOAD_FIELDS)))
 
     def _of_model(self) -> "Problem":
         from pipelab.hardware.known_models import load_model
         from pipelab.hardware.roofline import Roofline
         from pipelab.problem import Problem, Workload
-        from pipelab.writeup.linear_rates import with_link_units
 
         if not self.model:
             raise _refused("--model", None, "expected a model beside --gpus or --cluster")
@@ -154,8 +150,7 @@ class Wanted:
         pool = ", ".join(f"{n} × {t}" for t, n in types.items())
         name = f"{model.name} on {pool}"
         rules = self._given(_RULE_FIELDS)
-        problem = Problem(cluster, model, Workload(**load), costs, name=name, **rules)
-        return with_link_units(problem, self.link_units or "tokens")
+        return Problem(cluster, model, Workload(**load), costs, name=name, **rules)
 
     def _cluster(self, facts: "Mapping[str, GPUFacts]") -> "Cluster":
         from pipelab.hardware.known_clusters import cluster_of_counts, load_cluster
@@ -176,7 +171,6 @@ class Wanted:
 _NAMES = [field.name for field in fields(Wanted)]
 # The fields of a problem, and of its workload, that options set.
 _RULE_FIELDS = {"max_gpus": "max_gpus_per_stage", "same_type": "same_type_stages"}
-_RULE_FIELDS |= {"batch_split": "batch_split"}
 _LOAD_FIELDS = {"batch": "batch_size", "length": "sequence_length"}
 _LOAD_FIELDS |= {name: name for name in ("phase", "output_tokens", "in_flight", "microbatches")}
 # Those that a sweep varies.
