@@ -432,7 +432,7 @@ def test_the_help_names_every_command_and_every_option(run, monkeypatch):
     status, out, _ = run("--help")
     assert status == 0
     commands = "solve deploy trade-off evaluate settings compare sweep node count"
-    commands += " cases models gpus lab reproduce copy static"
+    commands += " cases lab reproduce copy static"
     assert all(f"│ {command} " in out for command in commands.split())
     text = run("solve", "--help")[1]
     for field in problem_options.Wanted.__dataclass_fields__:
@@ -462,9 +462,4 @@ def test_the_commands_of_the_tour_run(run, tmp_path, monkeypatch):
 
 def test_what_is_known_is_listed(run):
     assert "65 GPUs: 5 × A100" in run("cases")[1]
-    out = run("models")[1]
-    assert len(out.splitlines()) == len(pl.hardware.models())
-    assert "70.55e9 parameters" in out
-    out = run("gpus")[1]
-    assert [line.split()[0] for line in out.splitlines()] == list(pl.hardware.gpus().index)
     assert run("--version") == (0, f"pipelab {pl.__version__}\n", "")

@@ -46,9 +46,9 @@ Json = Annotated[bool, option("Print JSON for programs.", "--json")]
 class Wanted:
     """The options that describe a problem, as given on the command line; None if not given."""
 
-    model: Annotated[Text, _model("A name of pipelab models, or a Hugging Face config.json.")] = (
-        None
-    )
+    model: Annotated[
+        Text, _model("A name, such as Llama-3-70B, or a Hugging Face config.json.")
+    ] = None
     gpus: Annotated[Text, _model("Types and counts, such as a100=4,l4=8.")] = None
     gpu_facts: Annotated[
         Text, _model("A CSV of GPUs of your own, with columns of data/gpus.csv.")
@@ -133,6 +133,7 @@ class Wanted:
         return replace(problem, workload=replace(problem.workload, **self._given(_LOAD_FIELDS)))
 
     def _of_model(self) -> "Problem":
+        from pipelab.hardware.known_gpus import load_gpus
         from pipelab.hardware.known_models import load_model
         from pipelab.hardware.roofline import Roofline
         from pipelab.problem import Problem, Workload
@@ -143,7 +144,7 @@ class Wanted:
         model = load_model(self.model, **self._given(precisions))
         load: dict[str, Any] = {"sequence_length": _LENGTH, "batch_size": _BATCH}
         load |= self._given(_LOAD_FIELDS)
-        facts = known_gpus(self.gpu_facts)
+        facts = load_gpus(self.gpu_facts)
         cluster = self._cluster(facts)
         costs = Roofline(gpus=facts, **self._given({"rates": "engine"}))
         types = Counter(gpu.type for gpu in cluster.gpus)
@@ -212,13 +213,6 @@ def _refused(option: str, value: object, expected: str) -> InvalidValue:
     return InvalidValue("options", [(option, value, expected)])
 
 
-def known_gpus(path: str | None) -> "Mapping[str, GPUFacts]":
-    """Return the known types of GPU, and those of a file of the user's own."""
-    from pipelab.hardware.known_gpus import load_gpus
-
-    return load_gpus(path)
-
-
 def counts_of(text: str, known: "Mapping[str, GPUFacts]") -> dict[str, int]:
     """Read counts by type: "a100=4,l4=8" is four A100-SXM-80 (the first of those with most memory) and eight L4."""
     counts: dict[str, int] = {}
@@ -268,7 +262,9 @@ def changed(wanted: Wanted, point: Mapping[str, Any]) -> Wanted:
     options = {name: value for name, value in point.items() if name in VARIED}
     counts = {name: value for name, value in point.items() if name not in VARIED}
     if counts:
-        known = known_gpus(wanted.gpu_facts)
+        from pipelab.hardware.known_gpus import load_gpus
+
+        known = load_gpus(wanted.gpu_facts)
         before = {} if not wanted.gpus else counts_of(wanted.gpus, known)
         pool = before | {gpu_type(name, known): count for name, count in counts.items()}
         options["gpus"] = ",".join(f"{kind}={count}" for kind, count in pool.items())
