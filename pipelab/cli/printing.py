@@ -32,15 +32,15 @@ def print_result(result: "Result") -> None:
         _print_stages(result.evaluation)
 
 
-def print_deployment(found: "Deployment") -> None:
+def print_deployment(deployment: "Deployment") -> None:
     """Print the answer, and its pipelines."""
-    print(found.sentence)
-    if found.doubt:
-        print(found.doubt)
-    if found.pipelines:
-        price = found.usd_per_hour
+    print(deployment.sentence)
+    if deployment.doubt:
+        print(deployment.doubt)
+    if deployment.pipelines:
+        price = deployment.usd_per_hour
         print(f"Its GPUs cost {price:.7g} $ per hour" if price is not None else "", end="\n\n")
-        print(table_text(found.to_frame()))
+        print(table_text(deployment.to_frame()))
 
 
 def print_evaluation(problem: "Problem", placement: "Placement", held: "DataFrame") -> None:
@@ -71,15 +71,15 @@ def print_evaluation(problem: "Problem", placement: "Placement", held: "DataFram
     _print_stages(evaluation)
 
 
-def _print_times(problem: "Problem", found: "Evaluation") -> None:
+def _print_times(problem: "Problem", evaluation: "Evaluation") -> None:
     """Print how long the sequences in flight take, where links have a time."""
     from pipelab.display import duration
 
-    per_token = found.seconds_per_token
+    per_token = evaluation.seconds_per_token
     if per_token is None:
         return
-    passed = duration(found.seconds_per_pass)
-    some = f"{found.in_flight} in flight"
+    passed = duration(evaluation.seconds_per_pass)
+    some = f"{evaluation.in_flight} in flight"
     if problem.workload.phase == "prefill":
         print(
             f"A prompt has its first token after {passed} (TTFT) where nothing waits, with {some}"

@@ -169,7 +169,7 @@ def _refuse_unsupported(c: _Config, kind: Any) -> None:
 class _Family(NamedTuple):
     """The rules by which one family's configurations become the fields of `Transformer`."""
 
-    each: bool = False  # without num_key_value_heads, every head has its own keys and values
+    kv_per_head: bool = False  # without num_key_value_heads, every head has its own keys and values
     biased: bool = False  # `attention_bias` and `mlp_bias` count
     windows: Callable[[_Config], dict[str, Any]] | None = None  # None: all look back at everything
     norms: Callable[[dict[str, Any]], int] | None = None  # beside the two of every layer
@@ -205,7 +205,7 @@ class _Family(NamedTuple):
             "d_model": width,
             "d_ff": c.whole("intermediate_size"),
             "heads": heads,
-            "kv_heads": c.whole("num_key_value_heads", heads if self.each else None),
+            "kv_heads": c.whole("num_key_value_heads", heads if self.kv_per_head else None),
             "head_dim": c.whole("head_dim", width // heads),
             "vocab": c.whole("vocab_size"),
             "tied_embeddings": c.flag("tie_word_embeddings"),
@@ -323,7 +323,7 @@ def _deepseek(c: _Config) -> dict[str, Any]:
     }
 
 
-_LLAMA = _Family(each=True, biased=True)
+_LLAMA = _Family(kv_per_head=True, biased=True)
 _MISTRAL = _Family(windows=partial(_windows, default=4096))
 _GEMMA = _Family(biased=True, defaults={"head_dim": 256, "tie_word_embeddings": True})
 # Gemma 2 has norms before and after both blocks; every other layer has a window, the first among them.
@@ -344,13 +344,13 @@ _GEMMA3 = _GEMMA2._replace(
 _QWEN2 = _Family(windows=_windows_if_used, more=lambda _: {"qkv_bias": True})
 _QWEN3 = _Family(biased=True, windows=_windows_if_used, norms=lambda f: 2 * f["head_dim"])
 _OLMO2 = _LLAMA._replace(norms=lambda f: (f["heads"] + f["kv_heads"]) * f["head_dim"])
-_DEEPSEEK_V3 = _Family(each=True, more=_deepseek, defaults={"topk_method": "noaux_tc"})
+_DEEPSEEK_V3 = _Family(kv_per_head=True, more=_deepseek, defaults={"topk_method": "noaux_tc"})
 _FAMILIES = {
     "llama": _LLAMA,
     "granite": _LLAMA,
     "mistral": _MISTRAL,
     "ministral": _MISTRAL,
-    "phi3": _Family(each=True, windows=_windows),
+    "phi3": _Family(kv_per_head=True, windows=_windows),
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA3,

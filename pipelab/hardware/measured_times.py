@@ -392,7 +392,7 @@ def load_measured(path: str | Path, needs: CostModel, **options: Any) -> Measure
 
 
 @checked
-class _Own:
+class _TimeRow:
     """One row of a table of one's own."""
 
     gpu_type: str
@@ -403,11 +403,11 @@ class _Own:
 
 def _own_table(path: Path) -> dict[str, dict[tuple[int, float], float]]:
     """Milliseconds by type of GPU, layers and batch."""
-    found: dict[str, dict[tuple[int, float], float]] = {}
-    for row, one in read_objects(path, _Own):
-        table = found.setdefault(one.gpu_type, {})
+    tables: dict[str, dict[tuple[int, float], float]] = {}
+    for row, one in read_objects(path, _TimeRow):
+        table = tables.setdefault(one.gpu_type, {})
         if (one.layers, one.batch) in table:
             expected = f"{one.layers} layers with this batch are listed already"
             raise row.error("batch", row.cells["batch"], expected)
         table[one.layers, one.batch] = one.milliseconds
-    return found
+    return tables

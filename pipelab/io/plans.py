@@ -331,10 +331,10 @@ def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Probl
     raise InvalidData(f"{path}: this plan was made with {theirs}; the problem has {ours}; {remedy}")
 
 
-def _refuse_other_rates(path: Path, said: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _refuse_other_rates(path: Path, said: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Refuse a plan whose rates or shares of the batch this problem does not have."""
-    parts = [("the plan", said, own, _PLAN)]
-    for i, (theirs, mine) in enumerate(zip(said["stages"], own["stages"], strict=True), 1):
+    parts = [("the plan", said, ours, _PLAN)]
+    for i, (theirs, mine) in enumerate(zip(said["stages"], ours["stages"], strict=True), 1):
         parts.append((f"stage {i}", theirs, mine, {_RATE: "", _SHARES: ""}))
     for where, theirs, mine, names in parts:
         for name in names:
@@ -342,14 +342,14 @@ def _refuse_other_rates(path: Path, said: Mapping[str, Any], own: Mapping[str, A
                 _compare(f"{path}, {where}: {name}", theirs[name], mine[name])
 
 
-def _compare(place: str, said: Any, own: float | list[float]) -> None:
+def _compare(place: str, said: Any, ours: float | list[float]) -> None:
     """Refuse a number, or one for each GPU, that differs from the problem's."""
-    numbers = own if isinstance(own, list) else [own]
-    found = said if isinstance(said, list) else [said]
+    numbers = ours if isinstance(ours, list) else [ours]
+    theirs = said if isinstance(said, list) else [said]
     expected = " ".join(plain(float(number)) for number in numbers)
-    if len(found) != len(numbers) or not all(map(is_real, found)):
+    if len(theirs) != len(numbers) or not all(map(is_real, theirs)):
         count = f"{len(numbers)} number{'s' if len(numbers) > 1 else ''}"
         raise InvalidData(f"{place} {shown(said)}: expected {count}, for this problem {expected}")
-    if not all(map(lambda x, y: math.isclose(x, y, rel_tol=1e-9), found, numbers)):
+    if not all(map(lambda x, y: math.isclose(x, y, rel_tol=1e-9), theirs, numbers)):
         remedy = "the cluster, model or cost model differs from the plan's. Omit problem= to read only the stages"
         raise InvalidData(f"{place} {shown(said)}, but for this problem {expected}: {remedy}")

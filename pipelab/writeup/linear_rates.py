@@ -150,8 +150,8 @@ class LinearThroughput(CostModel):
                 load = problem.workload
                 rate = float(self.gpu_throughput(name, load, load.batch_size, layers))
                 if not rate < 1e15:
-                    found = f"{name} has {rate:g} with {layers} layers"
-                    expected = f"expected rates below 1e15 tokens/s; {found}"
+                    reached = f"{name} has {rate:g} with {layers} layers"
+                    expected = f"expected rates below 1e15 tokens/s; {reached}"
                     raise InvalidValue("Problem", [("costs", "coefficients", expected)])
 
     def __hash__(self) -> int:

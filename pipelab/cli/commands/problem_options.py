@@ -82,7 +82,7 @@ class Wanted:
     same_type: Annotated[Flag, _rule("Stages of one type, or any.", "--same-type/--mixed")] = None
 
     @property
-    def own(self) -> bool:
+    def describes_model(self) -> bool:
         """Whether a model on GPUs is described, and not a case."""
         return bool(self.model or self.gpus or self.cluster)
 
@@ -99,7 +99,7 @@ class Wanted:
         InvalidValue
             Neither is given, or both, or an option that does not fit.
         """
-        if case is None and not self.own:
+        if case is None and not self.describes_model:
             raise _refused(
                 "a case", None, "expected a case (see pipelab cases), or --model and --gpus"
             )

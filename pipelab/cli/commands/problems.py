@@ -283,7 +283,7 @@ def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Plac
     """Return a plan's problem, and the plan, which must be of that problem."""
     from pipelab.io.plans import load_placement, problem_of
 
-    if wanted.own:
+    if wanted.describes_model:
         if case is not None:
             raise InvalidValue("options", [("--case", case, "expected none beside --model")])
         problem = wanted.problem(None)
