@@ -87,50 +87,20 @@ class _TimedPass:
         return f"{self.model} {self.precision}, {self.phase} of {self.batch} × {self.tokens} tokens"
 
 
-def stated_facts(what: str, given: Mapping[str, Any]) -> StatedFacts:
-    """Return the arguments of the function `what` as facts.
-
-    Raises
-    ------
-    InvalidValue
-        An argument does not fit.
-    UnknownName
-        The model is unknown.
-    """
+def _stated_facts(given: Mapping[str, Any]) -> StatedFacts:
+    """Return the arguments of `calibrate` as facts; the model must be known."""
     try:
         stated = StatedFacts(**given)
     except InvalidValue as error:
-        raise InvalidValue(what, error.problems) from None
+        raise InvalidValue("calibrate", error.problems) from None
     if stated.model is not None and stated.model not in models().index:
         known = nearest(stated.model, models().index)
         raise UnknownName(f"there is no model {shown(stated.model)}; {known}")
     return stated
 
 
-def refuse_beside_table(what: str, path: Path, given: Mapping[str, Any]) -> None:
-    """Refuse arguments about a table of one's own, which says everything in its columns.
-
-    Raises
-    ------
-    InvalidValue
-        In the name of the function `what`.
-    """
-    if given:
-        name, value = next(iter(given.items()))
-        expected = (
-            f"expected none: {named(path)} already contains this; arguments are for {_FORMATS}"
-        )
-        raise InvalidValue(what, [(name, value, expected)])
-
-
-def is_benchmark(path: Path) -> bool:
-    """Tell a benchmark's file, which is JSON, from a table of one's own.
-
-    Raises
-    ------
-    InvalidData
-        It is what a benchmark prints, or its CSV.
-    """
+def _is_benchmark(path: Path) -> bool:
+    """Tell a benchmark's file, which is JSON, from a table; refuse what a benchmark prints, and its CSV."""
     text = read_text(path).lstrip()
     if path.suffix in (".json", ".jsonl") or text[:1] in ("[", "{"):
         return True
@@ -174,43 +144,6 @@ def measurements_of(path: Path, stated: StatedFacts, costs: Roofline) -> list[Me
             raise InvalidData(f"{timed.place}: {doubt}")
         rows.append(row)
     return rows
-
-
-def table_of(
-    path: Path, stated: StatedFacts, gpus: _Facts, engine: str | None = None
-) -> dict[str, dict[tuple[int, float], float]]:
-    """Read the times of a benchmark as a table for `Measured`: milliseconds of one layer by (1, batch), per GPU type.
-
-    They are to be of `engine`, or of kernels alone.
-    """
-    passes = _timed_passes(path, stated, gpus)
-    for timed in passes:
-        if engine is not None and timed.engine not in (engine, "kernels"):
-            remedy = f"give pl.Roofline(engine={timed.engine!r}), or engine={engine!r} if they count for it"
-            raise InvalidData(f"{timed.place}: times of {timed.engine}, not of {engine}: {remedy}")
-    if len({timed.phase for timed in passes}) > 1:
-        remedy = "say which with phase=…"
-        raise InvalidData(f"{named(path)}: it has times of prefill and of decode; {remedy}")
-    if stated.tokens is not None:
-        there = sorted({timed.tokens for timed in passes})[:20]
-        passes = [timed for timed in passes if timed.tokens == stated.tokens]
-        if not passes:
-            text = f"no time with tokens={stated.tokens}; it has {', '.join(map(str, there))}"
-            raise InvalidData(f"{named(path)}: {text}")
-    by_batch: dict[tuple[str, int], _TimedPass] = {}
-    for timed in passes:
-        if timed.tensor_parallel > 1:
-            text = f"tensor_parallel = {timed.tensor_parallel}: expected 1: a table has no stages that cut layers"
-            raise InvalidData(f"{timed.place}: {text}")
-        before = by_batch.setdefault((timed.gpu_type, timed.batch), timed)
-        if before is not timed:
-            twice = f"batch {timed.batch} occurs twice: {before.what} and {timed.what}"
-            raise InvalidData(f"{timed.place}: {twice}; say which with tokens=…, or keep one")
-    table: dict[str, dict[tuple[int, float], float]] = {}
-    for (gpu_type, batch), timed in by_batch.items():
-        layers = load_model(timed.model).layers
-        table.setdefault(gpu_type, {})[1, batch] = timed.milliseconds / layers
-    return table
 
 
 def _timed_passes(path: Path, stated: StatedFacts, gpus: _Facts) -> list[_TimedPass]:
@@ -608,12 +541,16 @@ def calibrate(
     files = [path_of("calibrate", given) for given in paths]
     if not files:
         raise InvalidValue("calibrate", [("path", path, "expected at least one file")])
-    facts = stated_facts("calibrate", stated)
-    if not any(map(is_benchmark, files)):
-        refuse_beside_table("calibrate", files[0], stated)
+    facts = _stated_facts(stated)
+    if stated and not any(map(_is_benchmark, files)):
+        name, value = next(iter(stated.items()))
+        expected = (
+            f"expected none: {named(files[0])} already contains this; arguments are for {_FORMATS}"
+        )
+        raise InvalidValue("calibrate", [(name, value, expected)])
     rows = []
     for file in files:
-        if is_benchmark(file):
+        if _is_benchmark(file):
             rows += measurements_of(file, facts, costs)
         else:
             rows += [_slow_enough(row, one, costs) for row, one in read_measurements(file)]

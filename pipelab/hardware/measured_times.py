@@ -13,15 +13,6 @@ from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked, derived, described
 from pipelab.files.csv_rows import read_objects
 from pipelab.files.reading_and_writing import path_of
-from pipelab.hardware.benchmark_files import (
-    StatedFacts,
-    is_benchmark,
-    refuse_beside_table,
-    stated_facts,
-    table_of,
-)
-from pipelab.hardware.known_gpus import load_gpus
-from pipelab.hardware.roofline import Roofline
 from pipelab.problem import CostModel, ModelLike, Problem, StageCost, StageTables, Workload
 
 if TYPE_CHECKING:
@@ -336,64 +327,43 @@ class Measured(CostModel):
 
 
 def load_measured(path: str | Path, needs: CostModel, **options: Any) -> Measured:
-    """`Measured` from a table of your own, or from what another tool measured.
+    """Load a table of your own stage times as a `Measured`.
 
     Parameters
     ----------
     path : str or Path
-        A CSV file with the columns gpu_type, layers, batch, milliseconds. Or times of a whole
-        model, shared evenly among its layers: `llama-bench -o json`, `vllm bench serve` or
-        `latency`, SGLang's `bench_serving` (JSON), of the engine of `needs`.
+        A CSV file with the columns gpu_type, layers, batch, milliseconds.
     needs : cost model
         As for `Measured`.
     **options
-        `per_layer` (of a table of your own) and `beyond`, as for `Measured`. Of other tools' files,
-        what they do not say: `gpu_type`, `model`, `engine`, `precision`, `phase`, `batch`, `tokens` (of a
-        prompt, or of the context in decode; where the file has several, those that count) and
-        `output_tokens`. `notebooks/data.md` says what each format needs.
+        `per_layer` and `beyond`, as for `Measured`.
 
     Returns
     -------
     Measured
-        Of the types that the file names, or of `gpu_type`.
+        Of the types that the file names.
 
     Raises
     ------
     InvalidData
-        The file is not there or cannot be read, a value does not fit, a pair of layers and batch
-        is listed twice or is missing, or neither the file nor an option says what is needed; the
-        message names the file, and row and column where it is one row's.
+        The file is not there or cannot be read, a value does not fit, or a pair of layers and batch is listed
+        twice or is missing; the message names the file, and row and column where it is one row's.
     InvalidValue
         `needs` is no cost model, an option is not one of these, or its value does not fit, or what
         is given is no path.
-    UnknownName
-        The model is unknown.
     """
-    file = path_of("load_measured", path)
-    given = {name: v for name, v in options.items() if name in StatedFacts.__dataclass_fields__}
-    others = {name: v for name, v in options.items() if name not in given}
-    stated = stated_facts("load_measured", given)
-    if is_benchmark(file):
-        if "per_layer" in others:
-            expected = "expected none: such a file has times of a whole model"
-            raise InvalidValue("load_measured", [("per_layer", others["per_layer"], expected)])
-        roof = needs if isinstance(needs, Roofline) else None
-        gpus, engine = (roof.gpus, roof.engine) if roof else (load_gpus(), None)
-        table, others = table_of(file, stated, gpus, engine), others | {"per_layer": True}
-    else:
-        refuse_beside_table("load_measured", file, given)
-        table = _own_table(file)
+    table = _table_in(path_of("load_measured", path))
     try:
-        return Measured(table, needs, **others)
+        return Measured(table, needs, **options)
     except InvalidValue as error:
-        if {"needs", *others} & {name for name, _, _ in error.problems}:
+        if {"needs", *options} & {name for name, _, _ in error.problems}:
             raise
         raise InvalidData(f"{path}: {error}") from None
 
 
 @checked
 class _TimeRow:
-    """One row of a table of one's own."""
+    """One row of a table of stage times."""
 
     gpu_type: str
     layers: Count
@@ -401,7 +371,7 @@ class _TimeRow:
     milliseconds: Positive
 
 
-def _own_table(path: Path) -> dict[str, dict[tuple[int, float], float]]:
+def _table_in(path: Path) -> dict[str, dict[tuple[int, float], float]]:
     """Milliseconds by type of GPU, layers and batch."""
     tables: dict[str, dict[tuple[int, float], float]] = {}
     for row, one in read_objects(path, _TimeRow):

@@ -1,4 +1,4 @@
-"""Files of llama-bench, vLLM and SGLang, as `load_measured` and `calibrate` read them."""
+"""Files of llama-bench, vLLM and SGLang, as `calibrate` reads them."""
 
 import json
 import random
@@ -19,13 +19,6 @@ ROOF = pl.Roofline()
 
 def _rows(path, **stated):
     return measurements_of(path, StatedFacts(**stated), ROOF)
-
-
-def _table(path, **stated):
-    roof = pl.Roofline(engine="llama.cpp") if "bench" in path.name else ROOF
-    costs = pl.hardware.load_measured(path, roof, **stated)
-    assert costs.per_layer
-    return {gpu: dict(table) for gpu, table in costs.milliseconds.items()}
 
 
 def _refused(words):
@@ -50,10 +43,6 @@ def test_llama_bench_says_gpu_model_and_precision(tmp_path):
     found = pl.hardware.calibrate(ROOF, BENCH)
     assert found.table["after"].abs().max() < found.table["before"].abs().max()
     assert set(found.constants["of"]) == {"llama.cpp", "RTX4090"}
-    table = _table(BENCH, phase="decode")
-    assert table == {"RTX4090": {(1, 1): pytest.approx(1000 / 54.34 / 32, rel=1e-6)}}
-    with _refused(r"llama_bench\.json: .*say which with phase="):
-        pl.hardware.load_measured(BENCH, ROOF, engine="vLLM")
 
 
 @pytest.mark.slow
@@ -63,8 +52,6 @@ def test_vllm_serve_is_decode_at_each_concurrency_and_prefill_where_none_waits()
         ("prefill", 1, 1024, 41.0), ("decode", 1, 1088, 7.2), ("decode", 8, 1088, 8.1), ("decode", 32, 1088, 11.4),
     ]  # fmt: skip
     assert {(r.model, r.engine, r.precision) for r in rows} == {("Llama-3-8B", "vLLM", "bf16")}
-    table = _table(SERVE, gpu_type="H100-SXM", phase="decode")
-    assert table == {"H100-SXM": {(1, b): ms / 32 for b, ms in ((1, 7.2), (8, 8.1), (32, 11.4))}}
     assert len(pl.hardware.calibrate(ROOF, SERVE, gpu_type="H100-SXM").table) == 4
     with _refused("on which GPU it ran; give gpu_type=…"):
         pl.hardware.calibrate(ROOF, SERVE)
@@ -135,28 +122,6 @@ def test_what_is_stated_counts(tmp_path):
         pl.hardware.calibrate(ROOF, SERVE, gpu="L4")
 
 
-def test_a_table_of_ones_own_says_everything_itself(tmp_path):
-    path = tmp_path / "times.csv"
-    path.write_text("gpu_type,layers,batch,milliseconds\nL4,1,1,2\n")
-    message = "load_measured: gpu_type = 'L4': expected none"
-    with pytest.raises(pl.errors.InvalidValue, match=message):
-        pl.hardware.load_measured(path, ROOF, gpu_type="L4")
-    with pytest.raises(pl.errors.InvalidValue, match="load_measured: per_layer"):
-        pl.hardware.load_measured(BENCH, ROOF, per_layer=True)
-
-
-def test_two_times_of_one_batch_are_not_mixed(tmp_path):
-    one, two = json.loads(BENCH.read_text())
-    path = tmp_path / "bench.json"
-    path.write_text(json.dumps([one, one | {"n_prompt": 512, "avg_ns": 57_000_000}, two]))
-    message = "result 2: batch 1 occurs twice: .*say which with tokens="
-    with _refused(message):
-        pl.hardware.load_measured(path, ROOF, phase="prefill", engine="vLLM")
-    assert _table(path, phase="prefill", tokens=512)["RTX4090"] == {(1, 1): pytest.approx(57 / 32)}
-    with _refused("no time with tokens=100; it has 512, 1024"):
-        pl.hardware.load_measured(path, ROOF, phase="prefill", tokens=100, engine="vLLM")
-
-
 STATED = {
     "gpu_type": "A100-SXM-80", "model": "Llama-3-8B", "batch": 8, "tokens": 32, "output_tokens": 128, "phase": "decode",
     "engine": "vLLM",
@@ -176,7 +141,7 @@ def test_odd_json_is_read_or_refused(path, tmp_path):
     for text in texts:
         new.write_text(text)
         try:
-            pl.hardware.load_measured(new, ROOF, **STATED)
+            _rows(new, **STATED)
         except pl.errors.InvalidData as error:
             said = str(error)
         else:
@@ -230,13 +195,6 @@ def test_a_time_counts_for_the_engine_that_was_measured_and_no_other(form, key, 
         found = pl.hardware.calibrate(ROOF, path, **said)
         others = {name: one for name, one in found.costs.engines.items() if name != engine}
         assert others == {name: one for name, one in ROOF.engines.items() if name != engine}
-        for name in ("vLLM", "SGLang", "TensorRT-LLM", "llama.cpp"):
-            roof = pl.Roofline(engine=name)
-            if name == engine:
-                assert pl.hardware.load_measured(path, roof, **said).milliseconds
-                continue
-            with _refused(rf"times of {engine}, not of {name}: .*engine="):
-                pl.hardware.load_measured(path, roof, **said)
         alone = pl.Roofline(engine="mine", engines={"mine": ROOF.engines["kernels"]})
         with _refused(rf"engine = '{engine}': .*give engine="):
             pl.hardware.calibrate(alone, path, **said)
@@ -380,6 +338,5 @@ def test_a_model_goes_by_its_name_and_counts_in_the_precision_it_was_published_i
 )
 def test_what_a_benchmark_prints_is_refused_with_the_form_that_is_read(text, name, tmp_path):
     (tmp_path / name).write_text(text)
-    for read in (pl.hardware.calibrate, lambda roof, path: pl.hardware.load_measured(path, roof)):
-        with _refused(rf"{name}, row 1: .*llama-bench -o json"):
-            read(ROOF, tmp_path / name)
+    with _refused(rf"{name}, row 1: .*llama-bench -o json"):
+        pl.hardware.calibrate(ROOF, tmp_path / name)
