@@ -66,27 +66,6 @@ def _needed(value: Any, argument: str, place: str, what: str) -> Any:
     return value
 
 
-@dataclass(frozen=True, kw_only=True)
-class _TimedPass:
-    """One traversal of a batch through a whole model, and where it is written."""
-
-    place: str  # file and record
-    phase: Phase
-    batch: int
-    milliseconds: float
-    tokens: int  # of a prompt, or of the context in decode
-    model: str
-    engine: str
-    precision: str
-    gpu_type: str = ""
-    tensor_parallel: int = 1
-
-    @property
-    def what(self) -> str:
-        """Name what was timed."""
-        return f"{self.model} {self.precision}, {self.phase} of {self.batch} × {self.tokens} tokens"
-
-
 def _stated_facts(given: Mapping[str, Any]) -> StatedFacts:
     """Return the arguments of `calibrate` as facts; the model must be known."""
     try:
@@ -111,7 +90,7 @@ def _is_benchmark(path: Path) -> bool:
 
 
 def measurements_of(path: Path, stated: StatedFacts, costs: Roofline) -> list[Measurement]:
-    """Read the times of a benchmark as rows that `Roofline` can be fitted to.
+    """Read the times of a benchmark as rows that `Roofline` can be fitted to; at least one.
 
     Raises
     ------
@@ -120,44 +99,33 @@ def measurements_of(path: Path, stated: StatedFacts, costs: Roofline) -> list[Me
         true; names file and place.
     """
     rows = []
-    for timed in _timed_passes(path, stated, costs.gpus):
-        row = Measurement(
-            what=timed.what,
-            model=timed.model,
-            gpu_type=timed.gpu_type,
-            phase=timed.phase,
-            batch=timed.batch,
-            tokens=timed.tokens,
-            measured=timed.milliseconds,
-            unit="ms",
-            tensor_parallel=timed.tensor_parallel,
-            node_gb_per_s=stated.node_gb_per_s,
-            engine=timed.engine,
-            precision=timed.precision,
-        )
+    for result in _results(path):
         try:
-            doubt = row.too_fast(costs)
+            passes = list(result.passes(stated, costs.gpus))
+            wanted = [timed for timed in passes if stated.phase in (None, timed.phase)]
+            rows += [_with_stated(timed, stated, result.place, costs) for timed in wanted]
         except InvalidValue as error:
             field, value, expected = error.problems[0]
             doubt = f"{field} = {shown(value)}: {expected}; give {field}=…"
-        if doubt:
-            raise InvalidData(f"{timed.place}: {doubt}")
-        rows.append(row)
+            raise InvalidData(f"{result.place}: {doubt}") from None
+    if not rows:
+        raise InvalidData(f"{named(path)}: it has no time of phase={stated.phase!r}")
     return rows
 
 
-def _timed_passes(path: Path, stated: StatedFacts, gpus: _Facts) -> list[_TimedPass]:
-    """List every pass that the file has times of; at least one."""
-    passes = [timed for result in _results(path) for timed in result.passes(stated, gpus)]
-    passes = [timed for timed in passes if stated.phase in (None, timed.phase)]
-    if not passes:
-        raise InvalidData(f"{named(path)}: it has no time of phase={stated.phase!r}")
-    names = ("gpu_type", "engine", "precision")
+def _with_stated(
+    timed: Measurement, stated: StatedFacts, place: str, costs: Roofline
+) -> Measurement:
+    """Return a time with what is stated of it; it must say its GPU, and be possible."""
+    names = ("gpu_type", "engine", "precision", "node_gb_per_s")
     facts = {name: value for name in names if (value := getattr(stated, name)) is not None}
-    passes = [replace(timed, **facts) for timed in passes]
-    for timed in passes:
-        _needed(timed.gpu_type, "gpu_type", timed.place, "on which GPU it ran")
-    return passes
+    row = replace(timed, **facts)
+    _needed(row.gpu_type, "gpu_type", place, "on which GPU it ran")
+    tokens = f"{row.batch} × {row.tokens} tokens"
+    row = replace(row, what=f"{row.model} {row.precision}, {row.phase} of {tokens}")
+    if doubt := row.too_fast(costs):
+        raise InvalidData(f"{place}: {doubt}")
+    return row
 
 
 @dataclass(frozen=True)
@@ -177,7 +145,7 @@ class _Result:
         value = self.all_fields.get(field)
         return InvalidData(f"{self.place}, field {field!r}: {shown(value)}: {expected}")
 
-    def passes(self, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+    def passes(self, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
         """Read its times, by the format whose marks it has."""
         columns = [
             form for form in (_LlamaBench, _VllmLatency, _Serving) if form.marks & set(self.fields)
@@ -279,7 +247,7 @@ class _LlamaBench:
         if (several and not chosen) or no_gpu:
             yield "gpu_info", one_gpu
 
-    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
         """Read a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
         model = _model_by_size(result, self.model_n_params, stated)
         layers = load_model(model).layers
@@ -290,11 +258,12 @@ class _LlamaBench:
         if stored is None and stated.precision is None:
             expected = f"none of {', '.join(_PRECISION)}…; give precision=…"
             raise result.error("model_type", expected)
-        yield _TimedPass(
-            place=result.place,
+        yield Measurement(
+            what="",
+            unit="ms",
             phase="decode" if self.n_gen else "prefill",
             batch=1,
-            milliseconds=self.avg_ns / 1e6 / (self.n_gen or 1),
+            measured=self.avg_ns / 1e6 / (self.n_gen or 1),
             # the context grows from the depth by one token each: its mean
             tokens=self.n_prompt or max(1, self.n_depth + self.n_gen // 2),
             model=model,
@@ -356,7 +325,7 @@ class _Serving:
         if not min(self.max_concurrency, int(self.completed)):
             yield "max_concurrency", "expected a whole number of at least 1"
 
-    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
         """Take decode from the time per output token; prefill from the time to the first, if no request waits.
 
         With several requests in flight, the first token of one waits for the others, and the
@@ -371,7 +340,7 @@ class _Serving:
         answer = self.total_output_tokens / self.completed
         first, later = self.median_ttft_ms, self.median_tpot_ms
         if batch == 1 and first is not None:
-            yield timed(phase="prefill", batch=1, milliseconds=first, tokens=max(1, round(prompt)))
+            yield timed(phase="prefill", batch=1, measured=first, tokens=max(1, round(prompt)))
         elif answer < 2:
             expected = "expected 2 tokens in each answer, or one request at a time: this has no time of a pass"
             raise result.error("total_output_tokens", expected)
@@ -381,7 +350,7 @@ class _Serving:
             if later is None:
                 raise result.error("median_tpot_ms", "expected a number above 0")
             context = max(1, round(prompt + answer / 2))
-            yield timed(phase="decode", batch=batch, milliseconds=later, tokens=context)
+            yield timed(phase="decode", batch=batch, measured=later, tokens=context)
 
 
 def _refuse_drafts(result: _Result) -> None:
@@ -406,7 +375,7 @@ class _VllmLatency:
             apart = "prefill and decode cannot be told apart"
             yield "avg_latency", f"with prompts of {prompt} tokens, {apart}; {lengths}"
 
-    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
         """Read a batch of prompts, or of answers so long that the prompt counts as one token more."""
         needed = {
             "model": "which model this is",
@@ -423,7 +392,7 @@ class _VllmLatency:
             phase="prefill" if answer == 1 else "decode",
             batch=batch,
             # A short prompt takes about as long as one token more: reading the weights.
-            milliseconds=1000 * self.avg_latency / answer,
+            measured=1000 * self.avg_latency / answer,
             tokens=prompt if answer == 1 else prompt + answer // 2,
         )
 
@@ -445,7 +414,7 @@ _PARALLEL = r"(?i)(?:(tp|tensor.parallel)|pp|dp|(pipeline|data).parallel)(.size)
 
 def _of_engine(
     result: _Result, stated: StatedFacts, model: str, of_form: str | None = None
-) -> partial[_TimedPass]:
+) -> partial[Measurement]:
     """Say who measured: whoever the file names, or whose form it has."""
     backend = result.fields.get("backend") or result.fields.get("endpoint_type") or ""
     named_one = (
@@ -461,8 +430,10 @@ def _of_engine(
         what = "in which precision its weights were"
         _needed(stated.precision, "precision", result.place, what)
     return partial(
-        _TimedPass,
-        place=result.place,
+        Measurement,
+        what="",
+        unit="ms",
+        gpu_type="",
         model=model,
         engine=engine,
         precision="bf16",
