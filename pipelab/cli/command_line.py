@@ -26,7 +26,7 @@ app = typer.Typer(
     "--model Llama-3-70B --gpus a100=4,l4=8. Without a command: open the notebooks.\n\n"
     "Exit status: 0, 1 where there is no placement, 2 where something is refused.",
 )
-_PLAN, _FACTS, _COURSE = "Place a model", "What is known", "The course"
+_PLAN, _COURSE = "Place a model", "The course"
 _PIPE_CLOSED = 141  # as a shell reports a closed pipe: 128 and the number of SIGPIPE
 Documents = Annotated[
     list[str] | None, typer.Argument(help="pmetal, scheduler, boostr, write-up; or all.")
@@ -113,20 +113,7 @@ def lab(context: typer.Context) -> None:
     open_lab(context.args)
 
 
-@app.command(rich_help_panel=_FACTS)
-def doctor() -> None:
-    """Say what is installed and which solvers answer; each solves tiny. Exit status 1 if one does not."""
-    from pipelab.cli.health import examine
-
-    findings = examine()
-    width = max(len(f.what) for f in findings)
-    for f in findings:
-        print(f"{'ok' if f.ok else 'NO' if f.needed else '--'}  {f.what:<{width}}  {f.found}")
-    if any(f.needed and not f.ok for f in findings):
-        raise typer.Exit(1)
-
-
-@app.command(rich_help_panel=_FACTS)
+@app.command(rich_help_panel=_PLAN)
 def cases() -> None:
     """List the bundled cases."""
     from pipelab.writeup.cases_csv import cases as names
@@ -140,25 +127,6 @@ def cases() -> None:
         print(
             f"{name:<13} {problem.model.layers:>3} layers, {len(problem.cluster):>2} GPUs: {pool}"
         )
-
-
-@app.command(rich_help_panel=_FACTS)
-def models() -> None:
-    """List the bundled models."""
-    from pipelab.hardware.known_models import models as known
-
-    for name, row in known().iterrows():
-        print(f"{name:<24} {row['layers']:>4} layers, {row['parameters'] / 1e9:>8.2f}e9 parameters")
-
-
-@app.command(rich_help_panel=_FACTS)
-def gpus() -> None:
-    """List the known types of GPU."""
-    from pipelab.hardware.known_gpus import load_gpus
-
-    for name, gpu in load_gpus().items():
-        moves, computes = gpu.memory_bandwidth_gb_per_s, gpu.fp16_tflop_per_s
-        print(f"{name:<14} {gpu.memory_gb:>6.1f} GB, {moves:>5.0f} GB/s, {computes:>6.1f} TFLOP/s")
 
 
 @app.command(rich_help_panel=_COURSE)
@@ -189,7 +157,7 @@ def reproduce(
 def copy(
     folder: Annotated[str, typer.Argument(help="Where the notebooks go.")], student: Student = False
 ) -> None:
-    """Copy the notebooks to a folder of your own; no file there is overwritten, only a torn copy is repaired."""
+    """Copy the notebooks to a folder of your own; no file there is overwritten."""
     from pipelab.cli.open_notebooks import copy_notebooks
 
     copied = copy_notebooks(folder, student=student)

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipelab.cli.student import is_solution, without_solutions
 from pipelab.errors import InvalidValue
 from pipelab.files.bundled_folders import in_clone, notebook_files, notebooks_dir
-from pipelab.files.reading_and_writing import path_of, refused, write_to
+from pipelab.files.reading_and_writing import path_of, write_to
 
 START = "00_start_here.ipynb"
 
@@ -23,10 +23,6 @@ def working_folder() -> Path:
 
 def copy_notebooks(folder: str | Path, *, student: bool = False) -> list[Path]:
     """Copy the notebooks into `folder`; a file that is there already stays as it is.
-
-    Unless it is torn: empty, or a bundled notebook that breaks off before its end, as a full disk
-    leaves it. No notebook that anybody saved is one, since it would have to be JSON without its
-    last bracket.
 
     Parameters
     ----------
@@ -61,21 +57,10 @@ def copy_notebooks(folder: str | Path, *, student: bool = False) -> list[Path]:
             notebook = without_solutions(json.loads(whole))
             whole = f"{json.dumps(notebook, indent=1, ensure_ascii=False)}\n".encode()
         target = folder / name
-        if not os.path.lexists(target) or _is_torn(target, whole):
+        if not os.path.lexists(target):
             write_to("copy", target, whole)
             copied.append(target)
     return copied
-
-
-def _is_torn(target: Path, whole: bytes) -> bool:
-    try:
-        return (
-            target.is_file()
-            and target.stat().st_size < len(whole)
-            and whole.startswith(target.read_bytes())
-        )
-    except OSError as error:
-        raise refused(target, "read", error) from None
 
 
 def open_lab(arguments: list[str]) -> None:

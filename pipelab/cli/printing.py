@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pipelab.engine.answers import Result
     from pipelab.engine.deployments.result import Deployment
     from pipelab.evaluation import Evaluation
-    from pipelab.hardware.what_fits import Capacity
     from pipelab.placement import Placement
     from pipelab.problem import Problem
 
@@ -33,19 +32,21 @@ def print_result(result: "Result") -> None:
         _print_stages(result.evaluation)
 
 
-def print_deployment(found: "Deployment") -> None:
+def print_deployment(deployment: "Deployment") -> None:
     """Print the answer, and its pipelines."""
-    print(found.sentence)
-    if found.doubt:
-        print(found.doubt)
-    if found.pipelines:
-        price = found.usd_per_hour
+    print(deployment.sentence)
+    if deployment.doubt:
+        print(deployment.doubt)
+    if deployment.pipelines:
+        price = deployment.usd_per_hour
         print(f"Its GPUs cost {price:.7g} $ per hour" if price is not None else "", end="\n\n")
-        print(table_text(found.to_frame()))
+        print(table_text(deployment.to_frame()))
 
 
-def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity") -> None:
+def print_evaluation(problem: "Problem", placement: "Placement", held: "DataFrame") -> None:
     """Print a placement's attainable rate, what it holds, its stages and its links."""
+    import numpy as np
+
     from pipelab.display import number, rate
     from pipelab.evaluation import evaluate
 
@@ -56,26 +57,29 @@ def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity
     if evaluation.attainable < evaluation.rate * (1 - 1e-6):
         text += f", of a rate of {number(evaluation.rate)} that {evaluation.in_flight_needed} would reach"
     print(f"{text}; slowest: {', '.join(evaluation.bottlenecks)}")
-    load, unlimited = held.workload, "any number of"
-    context = unlimited if held.context is None else f"{held.context:,}"
-    sequences = unlimited if held.sequences is None else f"{held.sequences:,}"
+    load, least = problem.workload, held.min(numeric_only=True)
+    context, sequences = (
+        "any number of" if most == np.inf else f"{most:,.0f}"
+        for most in (least["longest_context_tokens"], least["most_sequences"])
+    )
+    together = load.batch_size * (evaluation.in_flight or load.in_memory)
     print(
-        f"It holds {load.batch_size * load.in_memory:,} sequences of {context} tokens, "
+        f"It holds {together:,} sequences of {context} tokens, "
         f"or {sequences} sequences of {load.sequence_length:,} tokens"
     )
     _print_times(problem, evaluation)
     _print_stages(evaluation)
 
 
-def _print_times(problem: "Problem", found: "Evaluation") -> None:
+def _print_times(problem: "Problem", evaluation: "Evaluation") -> None:
     """Print how long the sequences in flight take, where links have a time."""
     from pipelab.display import duration
 
-    per_token = found.seconds_per_token
+    per_token = evaluation.seconds_per_token
     if per_token is None:
         return
-    passed = duration(found.seconds_per_pass)
-    some = f"{found.in_flight} in flight"
+    passed = duration(evaluation.seconds_per_pass)
+    some = f"{evaluation.in_flight} in flight"
     if problem.workload.phase == "prefill":
         print(
             f"A prompt has its first token after {passed} (TTFT) where nothing waits, with {some}"

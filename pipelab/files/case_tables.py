@@ -138,10 +138,10 @@ def read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
     return np.array([by_label[label] for label in wanted])
 
 
-def _bandwidth(row: Row, receiver: str, own: bool) -> float:
+def _bandwidth(row: Row, receiver: str, to_itself: bool) -> float:
     """Read one cell; the diagonal must also be a number, but is never used."""
     value = float(number(row, receiver, " (GB/s)"))
-    if not np.isfinite(value) or value < 0 or (value == 0 and not own):
+    if not np.isfinite(value) or value < 0 or (value == 0 and not to_itself):
         expected = "expected a finite number above 0 (GB/s)"
         raise row.error(receiver, row.cells[receiver], expected)
     return value

@@ -51,12 +51,10 @@ class Row(NamedTuple):
         return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {cell}: {expected}")
 
 
-def read_rows(
-    path: Path, columns: Sequence[str], *, skipped: int = 0, header: Sequence[str] = ()
-) -> list[Row]:
+def read_rows(path: Path, columns: Sequence[str], *, skipped: int = 0) -> list[Row]:
     """Read a CSV file, every cell as stripped text.
 
-    `skipped` lines stand in front of the table; `header` are the columns of a file that does not name them.
+    `skipped` lines stand in front of the table.
 
     Raises
     ------
@@ -74,7 +72,7 @@ def read_rows(
     if not lines:
         expected = f"; expected columns {', '.join(columns)}" if columns else ""
         raise InvalidData(f"{path}: the file is empty{expected}")
-    (first, header), *body = [(0, list(header)), *lines] if header else lines
+    (first, header), *body = lines
     for column in columns:
         if column not in header:
             others = len(header) == 1 and set(header[0]) & set(";\t|")
@@ -102,7 +100,6 @@ def read_objects(
     more: Mapping[str, Any] = {},
     renamed: Mapping[str, str] = {},
     others: Sequence[str] = (),
-    header: Sequence[str] = (),
 ) -> list[tuple[Row, Any]]:
     """Read a CSV file as one checked object per row.
 
@@ -122,8 +119,6 @@ def read_objects(
         Columns that have another name than their field.
     others : sequence of str
         Columns that must be there, and are left to the caller.
-    header : sequence of str
-        The columns of a file that does not name them.
 
     Returns
     -------
@@ -140,7 +135,7 @@ def read_objects(
     required = [f.name for f in fields(cls) if f.default is MISSING and f.name in readers]
     column_of = {name: renamed.get(name, name) for name in readers}
     needed = [*others, *(column_of[name] for name in required)]
-    rows = read_rows(path, needed, header=header)
+    rows = read_rows(path, needed)
     _refuse_misspelt(rows[0], [*others, *column_of.values()])
     objects = []
     for row in rows:

@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import shutil
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 from pipelab.errors import InvalidData, InvalidValue, shown
 from pipelab.fields import instance
 
-_LEFT_SECONDS = 3600.0  # a part of a file that nobody has written to for so long
 _ROOM = "make room on its disk, or give a path on another one"
 _REMEDY = {
     "ENOSPC": _ROOM,
@@ -164,14 +162,6 @@ def write_to(what: str, path: Any, content: str | bytes) -> Path:
     return path
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what a process that was killed while it wrote has left; what is new may be another's that still writes."""
-    with suppress(OSError):
-        for left in folder.glob(".pipelab-" + "[0-9a-f]" * 16):
-            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
-                left.unlink()
-
-
 def _replace(path: Path, data: bytes) -> None:
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +174,6 @@ def _replace(path: Path, data: bytes) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     # short: the name itself may be as long as names can be
     made = target.with_name(f".pipelab-{secrets.token_hex(8)}")
-    _remove_leftovers(target.parent)
     try:
         made.write_bytes(data)
         if target.exists():

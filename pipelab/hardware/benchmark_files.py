@@ -1,11 +1,8 @@
-"""Measured times from other tools' files: benchmarks of llama.cpp, vLLM and SGLang, Vidur's and Helix's profiles.
+"""Measured times of whole models from benchmarks of llama.cpp, vLLM and SGLang, which are JSON.
 
 What a file does not say is stated by the caller (`StatedFacts`); what nobody says is an error that names
-the argument. `llama-bench -o json` (or jsonl) and the benchmarks of servers have times of whole models;
-Vidur's mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have profiles of single layers.
-
-Every format is a class: its fields are the columns that are read, `refused` lists what no time can be read
-from, and `passes` makes times of the columns.
+the argument. Every format is a class: its fields are those that are read, `refused` lists what no time can be
+read from, and `passes` makes times of the fields.
 """
 
 import re
@@ -21,7 +18,6 @@ from pydantic import AllowInfNan, Strict
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import (
     Count,
-    Natural,
     NotNegative,
     Positive,
     checked,
@@ -29,7 +25,7 @@ from pipelab.fields import (
     instance,
     is_list,
 )
-from pipelab.files.csv_rows import NUMBER, Row, place, read_objects
+from pipelab.files.csv_rows import Row, place
 from pipelab.files.reading_and_writing import json_of, named, path_of, read_text
 from pipelab.hardware.calibration import Calibration, Measurement, fit_constants, read_measurements
 from pipelab.hardware.known_gpus import GPUFacts, type_of_named
@@ -38,7 +34,7 @@ from pipelab.hardware.roofline import Roofline
 
 _FORMATS = (
     "llama-bench -o json, vllm bench serve --save-result, vllm bench latency --output-json, SGLang's bench_serving "
-    "--output-file, Vidur's mlp.csv, Helix's …_bs2time.csv"
+    "--output-file"
 )
 Phase = Literal["prefill", "decode"]
 # In JSON, where "3" is not a number.
@@ -70,81 +66,31 @@ def _needed(value: Any, argument: str, place: str, what: str) -> Any:
     return value
 
 
-@dataclass(frozen=True, kw_only=True)
-class _TimedPass:
-    """One traversal of a batch, and where it is written."""
-
-    place: str  # file and record
-    phase: Phase
-    batch: int
-    milliseconds: float
-    tokens: int | None  # of a prompt, or of the context in decode
-    model: str | None
-    engine: str = "kernels"
-    precision: str = "fp16"
-    gpu_type: str = ""
-    layers: int | None = None  # of a profile; None: the whole model with its head
-    tensor_parallel: int = 1
-
-    @property
-    def what(self) -> str:
-        """Name what was timed."""
-        which = "a layer of " if self.layers else ""
-        run = f"{which}{self.model or 'a model'} {self.precision}"
-        return f"{run}, {self.phase} of {self.batch} × {self.tokens or 'any'} tokens"
-
-    @property
-    def known_model(self) -> str:
-        """Return the model, which must be known."""
-        return _needed(self.model, "model", self.place, "which model this is")
-
-
-def stated_of(what: str, path: Path, given: Mapping[str, Any]) -> tuple[str, StatedFacts]:
-    """Return whose file it is ("json", "vidur", "helix", or "own" for anything else), and the arguments as facts.
-
-    Raises
-    ------
-    InvalidValue
-        In the name of `what`, the function that was called: an argument does not fit, or stands beside
-        a table of one's own, which says everything in its columns.
-    UnknownName
-        The model is unknown.
-    """
+def _stated_facts(given: Mapping[str, Any]) -> StatedFacts:
+    """Return the arguments of `calibrate` as facts; the model must be known."""
     try:
         stated = StatedFacts(**given)
     except InvalidValue as error:
-        raise InvalidValue(what, error.problems) from None
+        raise InvalidValue("calibrate", error.problems) from None
     if stated.model is not None and stated.model not in models().index:
         known = nearest(stated.model, models().index)
         raise UnknownName(f"there is no model {shown(stated.model)}; {known}")
-    kind = _format_of(path)
-    if kind == "own" and given:
-        expected = f"{named(path)} already contains this; arguments are for {_FORMATS}"
-        name, value = next(iter(given.items()))
-        raise InvalidValue(what, [(name, value, f"expected none: {expected}")])
-    return kind, stated
+    return stated
 
 
-def _format_of(path: Path) -> str:
+def _is_benchmark(path: Path) -> bool:
+    """Tell a benchmark's file, which is JSON, from a table; refuse what a benchmark prints, and its CSV."""
     text = read_text(path).lstrip()
     if path.suffix in (".json", ".jsonl") or text[:1] in ("[", "{"):
-        return "json"
+        return True
     first = text.partition("\n")[0]
-    if first.startswith(("|", "=")) or "avg_ns" in first:  # what a benchmark prints
+    if first.startswith(("|", "=")) or "avg_ns" in first:
         raise InvalidData(f"{named(path)}, row 1: {shown(first[:80])}: expected {_FORMATS}")
-    if "time_stats." in first:
-        return "vidur"
-    cells = first.split(",")
-    return "helix" if len(cells) == 2 and all(NUMBER.fullmatch(c.strip()) for c in cells) else "own"
+    return False
 
 
-def measurements_of(
-    path: Path, kind: str, stated: StatedFacts, costs: Roofline
-) -> list[Measurement]:
-    """Read the times of a file as rows that `Roofline` can be fitted to.
-
-    Of a long profile only every second, fourth, eighth, … number of tokens. `kind` is from
-    `stated_of`.
+def measurements_of(path: Path, stated: StatedFacts, costs: Roofline) -> list[Measurement]:
+    """Read the times of a benchmark as rows that `Roofline` can be fitted to; at least one.
 
     Raises
     ------
@@ -153,81 +99,33 @@ def measurements_of(
         true; names file and place.
     """
     rows = []
-    for timed in _timed_passes(path, kind, stated, costs.gpus, few=True):
-        _needed(
-            timed.known_model and timed.tokens, "tokens", timed.place, "how long the context was"
-        )
-        facts = {"what": timed.what, "measured": timed.milliseconds, "unit": "ms", **vars(timed)}
-        facts["node_gb_per_s"] = stated.node_gb_per_s
-        row = Measurement(**{field.name: facts[field.name] for field in fields(Measurement)})
+    for result in _results(path):
         try:
-            doubt = row.too_fast(costs)
+            passes = list(result.passes(stated, costs.gpus))
+            wanted = [timed for timed in passes if stated.phase in (None, timed.phase)]
+            rows += [_with_stated(timed, stated, result.place, costs) for timed in wanted]
         except InvalidValue as error:
             field, value, expected = error.problems[0]
             doubt = f"{field} = {shown(value)}: {expected}; give {field}=…"
-        if doubt:
-            raise InvalidData(f"{timed.place}: {doubt}")
-        rows.append(row)
+            raise InvalidData(f"{result.place}: {doubt}") from None
+    if not rows:
+        raise InvalidData(f"{named(path)}: it has no time of phase={stated.phase!r}")
     return rows
 
 
-def table_of(
-    path: Path, kind: str, stated: StatedFacts, gpus: _Facts, engine: str | None = None
-) -> dict[str, dict[tuple[int, float], float]]:
-    """Read the times of a file as a table for `Measured`: milliseconds of one layer by (1, batch), per GPU type.
-
-    They are to be of `engine`, or of kernels alone.
-    """
-    passes = _timed_passes(path, kind, stated, gpus)
-    for timed in passes:
-        if engine is not None and timed.engine not in (engine, "kernels"):
-            remedy = f"give pl.Roofline(engine={timed.engine!r}), or engine={engine!r} if they count for it"
-            raise InvalidData(f"{timed.place}: times of {timed.engine}, not of {engine}: {remedy}")
-    if len({timed.phase for timed in passes}) > 1:
-        remedy = "say which with phase=…"
-        raise InvalidData(f"{named(path)}: it has times of prefill and of decode; {remedy}")
-    if kind == "json" and stated.tokens is not None:
-        there = sorted({timed.tokens or 0 for timed in passes})[:20]
-        passes = [timed for timed in passes if timed.tokens == stated.tokens]
-        if not passes:
-            text = f"no time with tokens={stated.tokens}; it has {', '.join(map(str, there))}"
-            raise InvalidData(f"{named(path)}: {text}")
-    by_batch: dict[tuple[str, int], _TimedPass] = {}
-    for timed in passes:
-        if timed.tensor_parallel > 1:
-            text = f"tensor_parallel = {timed.tensor_parallel}: expected 1: a table has no stages that cut layers"
-            raise InvalidData(f"{timed.place}: {text}")
-        before = by_batch.setdefault((timed.gpu_type, timed.batch), timed)
-        if before is not timed:
-            twice = f"batch {timed.batch} occurs twice: {before.what} and {timed.what}"
-            raise InvalidData(f"{timed.place}: {twice}; say which with tokens=…, or keep one")
-    table: dict[str, dict[tuple[int, float], float]] = {}
-    for (gpu_type, batch), timed in by_batch.items():
-        layers = timed.layers or load_model(timed.known_model).layers
-        table.setdefault(gpu_type, {})[1, batch] = timed.milliseconds / layers
-    return table
-
-
-def _timed_passes(
-    path: Path, kind: str, stated: StatedFacts, gpus: _Facts, few: bool = False
-) -> list[_TimedPass]:
-    """List every pass that the file has times of; at least one."""
-    if kind == "json":
-        passes = [timed for result in _results(path) for timed in result.passes(stated, gpus)]
-    else:
-        passes = _of_vidur(path, stated, few) if kind == "vidur" else _of_helix(path, stated)
-    passes = [timed for timed in passes if stated.phase in (None, timed.phase)]
-    if not passes:
-        raise InvalidData(f"{named(path)}: it has no time of phase={stated.phase!r}")
-    names = ("gpu_type", "engine", "precision")
+def _with_stated(
+    timed: Measurement, stated: StatedFacts, place: str, costs: Roofline
+) -> Measurement:
+    """Return a time with what is stated of it; it must say its GPU, and be possible."""
+    names = ("gpu_type", "engine", "precision", "node_gb_per_s")
     facts = {name: value for name in names if (value := getattr(stated, name)) is not None}
-    passes = [replace(timed, **facts) for timed in passes]
-    for timed in passes:
-        _needed(timed.gpu_type, "gpu_type", timed.place, "on which GPU it ran")
-    return passes
-
-
-# Benchmarks: JSON
+    row = replace(timed, **facts)
+    _needed(row.gpu_type, "gpu_type", place, "on which GPU it ran")
+    tokens = f"{row.batch} × {row.tokens} tokens"
+    row = replace(row, what=f"{row.model} {row.precision}, {row.phase} of {tokens}")
+    if doubt := row.too_fast(costs):
+        raise InvalidData(f"{place}: {doubt}")
+    return row
 
 
 @dataclass(frozen=True)
@@ -247,7 +145,7 @@ class _Result:
         value = self.all_fields.get(field)
         return InvalidData(f"{self.place}, field {field!r}: {shown(value)}: {expected}")
 
-    def passes(self, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+    def passes(self, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
         """Read its times, by the format whose marks it has."""
         columns = [
             form for form in (_LlamaBench, _VllmLatency, _Serving) if form.marks & set(self.fields)
@@ -349,7 +247,7 @@ class _LlamaBench:
         if (several and not chosen) or no_gpu:
             yield "gpu_info", one_gpu
 
-    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
         """Read a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
         model = _model_by_size(result, self.model_n_params, stated)
         layers = load_model(model).layers
@@ -360,11 +258,12 @@ class _LlamaBench:
         if stored is None and stated.precision is None:
             expected = f"none of {', '.join(_PRECISION)}…; give precision=…"
             raise result.error("model_type", expected)
-        yield _TimedPass(
-            place=result.place,
+        yield Measurement(
+            what="",
+            unit="ms",
             phase="decode" if self.n_gen else "prefill",
             batch=1,
-            milliseconds=self.avg_ns / 1e6 / (self.n_gen or 1),
+            measured=self.avg_ns / 1e6 / (self.n_gen or 1),
             # the context grows from the depth by one token each: its mean
             tokens=self.n_prompt or max(1, self.n_depth + self.n_gen // 2),
             model=model,
@@ -426,7 +325,7 @@ class _Serving:
         if not min(self.max_concurrency, int(self.completed)):
             yield "max_concurrency", "expected a whole number of at least 1"
 
-    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
         """Take decode from the time per output token; prefill from the time to the first, if no request waits.
 
         With several requests in flight, the first token of one waits for the others, and the
@@ -441,7 +340,7 @@ class _Serving:
         answer = self.total_output_tokens / self.completed
         first, later = self.median_ttft_ms, self.median_tpot_ms
         if batch == 1 and first is not None:
-            yield timed(phase="prefill", batch=1, milliseconds=first, tokens=max(1, round(prompt)))
+            yield timed(phase="prefill", batch=1, measured=first, tokens=max(1, round(prompt)))
         elif answer < 2:
             expected = "expected 2 tokens in each answer, or one request at a time: this has no time of a pass"
             raise result.error("total_output_tokens", expected)
@@ -451,7 +350,7 @@ class _Serving:
             if later is None:
                 raise result.error("median_tpot_ms", "expected a number above 0")
             context = max(1, round(prompt + answer / 2))
-            yield timed(phase="decode", batch=batch, milliseconds=later, tokens=context)
+            yield timed(phase="decode", batch=batch, measured=later, tokens=context)
 
 
 def _refuse_drafts(result: _Result) -> None:
@@ -476,7 +375,7 @@ class _VllmLatency:
             apart = "prefill and decode cannot be told apart"
             yield "avg_latency", f"with prompts of {prompt} tokens, {apart}; {lengths}"
 
-    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
         """Read a batch of prompts, or of answers so long that the prompt counts as one token more."""
         needed = {
             "model": "which model this is",
@@ -493,7 +392,7 @@ class _VllmLatency:
             phase="prefill" if answer == 1 else "decode",
             batch=batch,
             # A short prompt takes about as long as one token more: reading the weights.
-            milliseconds=1000 * self.avg_latency / answer,
+            measured=1000 * self.avg_latency / answer,
             tokens=prompt if answer == 1 else prompt + answer // 2,
         )
 
@@ -515,7 +414,7 @@ _PARALLEL = r"(?i)(?:(tp|tensor.parallel)|pp|dp|(pipeline|data).parallel)(.size)
 
 def _of_engine(
     result: _Result, stated: StatedFacts, model: str, of_form: str | None = None
-) -> partial[_TimedPass]:
+) -> partial[Measurement]:
     """Say who measured: whoever the file names, or whose form it has."""
     backend = result.fields.get("backend") or result.fields.get("endpoint_type") or ""
     named_one = (
@@ -531,8 +430,10 @@ def _of_engine(
         what = "in which precision its weights were"
         _needed(stated.precision, "precision", result.place, what)
     return partial(
-        _TimedPass,
-        place=result.place,
+        Measurement,
+        what="",
+        unit="ms",
+        gpu_type="",
         model=model,
         engine=engine,
         precision="bf16",
@@ -572,135 +473,6 @@ def _model_by_name(result: _Result, name: str | None, stated: StatedFacts) -> st
     raise result.error("model_id", expected)
 
 
-# Profiles: CSV
-
-
-@checked
-class _VidurRow:
-    """One row of Vidur's mlp.csv: widths of the layer, and milliseconds of its kernels but for attention."""
-
-    n_head: Count
-    n_kv_head: Count
-    n_embd: Count
-    n_expanded_embd: Count
-    vocab_size: Count
-    num_tokens: Count
-    num_tensor_parallel_workers: Count
-    input_layernorm: NotNegative
-    attn_pre_proj: NotNegative
-    attn_post_proj: NotNegative
-    mlp_up_proj: NotNegative
-    mlp_act: NotNegative
-    mlp_down_proj: NotNegative
-    attn_rope: NotNegative = 0.0
-    post_attention_layernorm: NotNegative = 0.0
-    add: NotNegative = 0.0  # runs twice
-
-    @property
-    def milliseconds(self) -> float:
-        """Time of one layer without its attention."""
-        return sum(getattr(self, kernel) for kernel in _KERNELS) + self.add
-
-
-_DIMENSIONS = {
-    "n_head": "heads",
-    "n_kv_head": "kv_heads",
-    "n_embd": "d_model",
-    "n_expanded_embd": "d_ff",
-    "vocab_size": "vocab",
-}
-_KERNELS = list(_VidurRow.__dataclass_fields__)[len(_DIMENSIONS) + 2 :]
-_DECODE_UP_TO_TOKENS = 128  # at once: more are taken for prompts
-
-
-def _of_vidur(path: Path, stated: StatedFacts, few: bool) -> list[_TimedPass]:
-    """Read times of one layer without its attention kernel, by tokens at once, without tensor parallelism.
-
-    `few` takes 1, 2, 4, … tokens, each as a sequence with no context, so that no attention is
-    missing. Otherwise `stated.tokens` of them belong to one sequence, by default 1.
-    """
-    columns = {kernel: f"time_stats.{kernel}.median" for kernel in _KERNELS}
-    rows = read_objects(path, _VidurRow, renamed=columns)
-    model = _model_by_dimensions(*rows[0], stated) if few else stated.model
-    if few and stated.tokens not in (None, 1):
-        expected = "expected none: without attention, no length counts"
-        raise InvalidData(f"{named(path)}: tokens = {stated.tokens}: {expected}")
-    length = stated.tokens or 1
-    times: dict[int, list[float]] = {}
-    for _, row in rows:
-        tokens = row.num_tokens
-        taken = tokens & (tokens - 1) == 0 if few else tokens % length == 0
-        if taken and row.num_tensor_parallel_workers == 1:
-            times.setdefault(tokens, []).append(row.milliseconds)
-    if not times:
-        wanted = "power of 2" if few else f"multiple of {length}"
-        expected = f"no row with num_tensor_parallel_workers = 1 and num_tokens a {wanted}"
-        raise InvalidData(f"{named(path)}: {expected}")
-    timed = partial(_TimedPass, place=named(path), tokens=length, model=model, layers=1)
-    passes = []
-    for tokens, measured in sorted(times.items()):
-        decodes = tokens <= _DECODE_UP_TO_TOKENS if few else length == 1
-        phase: Phase = "decode" if decodes else "prefill"
-        phase = phase if few else stated.phase or phase
-        milliseconds = sum(measured) / len(measured)
-        passes.append(timed(phase=phase, batch=tokens // length, milliseconds=milliseconds))
-    return passes
-
-
-def _model_by_dimensions(row: Row, sizes: _VidurRow, stated: StatedFacts) -> str:
-    """Find the model of these widths; a stated one must have them, except for its vocabulary."""
-    wanted = {name: getattr(sizes, column) for column, name in _DIMENSIONS.items()}
-    if stated.model is not None:
-        model = load_model(stated.model)
-        for column, name in _DIMENSIONS.items():
-            if name != "vocab" and getattr(model, name) != wanted[name]:
-                expected = f"{stated.model} has {getattr(model, name)}; give another model=…"
-                raise row.error(column, wanted[name], expected)
-        return stated.model
-    table = models()
-    same = (table[list(wanted)] == list(wanted.values())).all(axis=1)
-    names = table.index[same & (table["experts"].fillna(1) == 1)]
-    if len(names) != 1:
-        said = ", ".join(f"{column} {wanted[name]}" for column, name in _DIMENSIONS.items())
-        raise InvalidData(f"{row.path}: no model has {said}; give model=…")
-    return str(names[0])
-
-
-@checked
-class _HelixRow:
-    """One row of Helix's tables, which have no header."""
-
-    size: Natural  # tokens of prompts, or sequences in decode
-    milliseconds: NotNegative
-
-
-def _of_helix(path: Path, stated: StatedFacts) -> list[_TimedPass]:
-    """Read times of one layer, by prompt tokens, or by sequences in decode."""
-    phase: Any = {"prompt": "prefill", "decode": "decode"}.get(path.name[:6])
-    which = "whether it is of prompts or of decode (prompt_bs2time.csv, decode_bs2time.csv)"
-    phase = stated.phase or _needed(phase, "phase", named(path), which)
-    length = 1
-    if phase == "prefill":
-        length = _needed(stated.tokens, "tokens", named(path), "how many tokens a prompt had")
-    timed = partial(_TimedPass, phase=phase, tokens=stated.tokens, model=stated.model, layers=1)
-    passes, sizes = [], set()
-    for line, row in read_objects(path, _HelixRow, header=("size", "milliseconds")):
-        if row.size == row.milliseconds == 0:  # every such table begins so
-            continue
-        if not row.size or not row.milliseconds or row.size in sizes:
-            expected = (
-                "expected tokens or sequences that no other row has, and milliseconds, both above 0"
-            )
-            raise line.error("size", line.cells["size"], expected)
-        sizes.add(row.size)
-        if row.size % length == 0:
-            place, batch = f"{named(path)}, row {line.number}", row.size // length
-            passes.append(timed(place=place, batch=batch, milliseconds=row.milliseconds))
-    if not passes:
-        raise InvalidData(f"{named(path)}: no row with a multiple of tokens = {length}")
-    return passes
-
-
 def calibrate(
     costs: Roofline, path: str | Path | Sequence[str | Path], **stated: Any
 ) -> Calibration:
@@ -711,13 +483,11 @@ def calibrate(
     costs : Roofline
         Whose constants are the priors.
     path : str, Path, or sequence of these
-        A file, a folder of which every .csv, .json and .jsonl file counts, or several of these. Each is a
-        CSV with the columns of `data/measured_times.csv`; or what another tool measured:
-        `llama-bench -o json`, `vllm bench serve` or `latency`, SGLang's `bench_serving` (JSON), Vidur's
-        `mlp.csv`, Helix's `prompt_bs2time.csv` and `decode_bs2time.csv`. It counts for the engine that
-        was measured.
+        A CSV with the columns of `data/measured_times.csv`; what a benchmark wrote (JSON): `llama-bench -o
+        json`, `vllm bench serve` or `latency`, SGLang's `bench_serving`; or several files of these sorts. A
+        benchmark counts for the engine that was measured.
     **stated
-        What such a file does not say, or says otherwise: `gpu_type`, `model`, `precision`,
+        What a benchmark does not say, or says otherwise: `gpu_type`, `model`, `precision`,
         `engine`, `phase`, `batch`, `tokens`, `output_tokens`, `tensor_parallel` and
         `node_gb_per_s`. `notebooks/data.md` says what each format needs.
 
@@ -725,15 +495,13 @@ def calibrate(
     -------
     Calibration
         `costs`, the fitted Roofline; `table` with the error of every row before, after, and
-        predicted from the other rows; `constants`; and `warnings` where rows contradict one
-        another.
+        predicted from the other rows; and `constants`.
 
     Raises
     ------
     InvalidData
-        A file is not there or cannot be read, a folder has none, a value does not fit, neither the file
-        nor `stated` says what is needed, or a time is below what the GPU needs for the products or the
-        bytes alone.
+        A file is not there or cannot be read, a value does not fit, neither the file nor `stated` says what
+        is needed, or a time is below what the GPU needs for the products or the bytes alone.
     InvalidValue
         `path` is not a path, or a stated fact does not fit.
     UnknownName
@@ -741,31 +509,23 @@ def calibrate(
     """
     instance("calibrate", "costs", costs, Roofline, "Roofline()")
     paths: Any = path if is_list(path) else [path]
-    files = [file for given in paths for file in _files(given)]
+    files = [path_of("calibrate", given) for given in paths]
     if not files:
         raise InvalidValue("calibrate", [("path", path, "expected at least one file")])
-    tables = [file for file in files if _format_of(file) == "own"]
-    if len(tables) == len(files):  # none that anything could be stated of
-        stated_of("calibrate", files[0], stated)
+    facts = _stated_facts(stated)
+    if stated and not any(map(_is_benchmark, files)):
+        name, value = next(iter(stated.items()))
+        expected = (
+            f"expected none: {named(files[0])} already contains this; arguments are for {_FORMATS}"
+        )
+        raise InvalidValue("calibrate", [(name, value, expected)])
     rows = []
     for file in files:
-        if file in tables:
-            rows += [_slow_enough(row, one, costs) for row, one in read_measurements(file)]
+        if _is_benchmark(file):
+            rows += measurements_of(file, facts, costs)
         else:
-            kind, facts = stated_of("calibrate", file, stated)
-            rows += measurements_of(file, kind, facts, costs)
+            rows += [_slow_enough(row, one, costs) for row, one in read_measurements(file)]
     return fit_constants(costs, rows)
-
-
-def _files(path: str | Path) -> list[Path]:
-    """Return a file, or the files of a folder in the order of their names."""
-    path = path_of("calibrate", path)
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".json", ".jsonl"))
-    if not files:
-        raise InvalidData(f"{path}: no .csv, .json or .jsonl file is in this folder")
-    return files
 
 
 def _slow_enough(row: Row, one: Measurement, costs: Roofline) -> Measurement:

@@ -8,7 +8,6 @@ less (soft L1).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -57,7 +56,6 @@ GPU_FIELDS = {"compute": "compute_efficiency", "memory": "memory_factor"}
 TOGETHER = {"memory_efficiency": "hbm_efficiency", "allreduce_us": "pcie_allreduce_us"}
 FOLDS = 10  # parts that are left out in turn; up to ten rows, that is each row
 MEASURING = 0.1  # standard deviation of the logarithm of a measured time
-CONTRADICTION = 1.5  # two like rows whose ratios to the prediction differ by more than this factor
 _MOVED = 0.005  # a constant that moved by less is not shown
 Constant = tuple[str, str]  # ("engine" or "gpu" names: whose it is; which)
 
@@ -188,7 +186,6 @@ class Calibration(Frozen):
     costs: Roofline
     table: "DataFrame"  # a row per measurement: errors "before", "after" and "left_out"
     constants: "DataFrame"  # a row per constant that was fitted: "default", "fitted"
-    warnings: tuple[str, ...]  # rows that contradict one another
 
     @property
     def sentence(self) -> str:
@@ -200,13 +197,10 @@ class Calibration(Frozen):
         )
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         from pipelab.display import table
 
-        warned = "".join(f"<p>{escape(w)}</p>" for w in self.warnings)
         moved = (self.constants["fitted"] / self.constants["default"] - 1).abs() > _MOVED
-        return f"<p>{self.sentence}</p>{warned}{table(self.constants[moved], digits=4)}"
+        return f"<p>{self.sentence}</p>{table(self.constants[moved], digits=4)}"
 
 
 def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
@@ -229,7 +223,6 @@ def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
         costs=calibrated,
         table=table,
         constants=fit.changes(calibrated),
-        warnings=_contradictions(rows, table),
     )
 
 
@@ -326,18 +319,3 @@ class ConstantsFit:
                 )
                 rows.append((whose, field, getattr(old, field), getattr(new, field)))
         return pd.DataFrame(rows, columns=["of", "constant", "default", "fitted"])
-
-
-def _contradictions(rows: Sequence[Measurement], table: "DataFrame") -> tuple[str, ...]:
-    """List pairs of similar rows that no constants can both match."""
-    found, ratio = [], table["after"] + 1
-    for (i, one), (j, other) in combinations(enumerate(rows), 2):
-        like = (one.engine, one.gpu_type, one.phase, one.tensor_parallel > 1)
-        if like == (other.engine, other.gpu_type, other.phase, other.tensor_parallel > 1):
-            low, high = sorted((ratio[i], ratio[j]))
-            if high > CONTRADICTION * low:
-                found.append(
-                    f"{one.what!r} and {other.what!r} contradict one another: after the fit they are "
-                    f"predicted {ratio[i]:.2f} and {ratio[j]:.2f} times as long as measured"
-                )
-    return tuple(found)

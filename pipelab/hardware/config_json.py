@@ -1,7 +1,7 @@
 """A Hugging Face `config.json` as a `Transformer`: exactly, or refused by name.
 
 A model is read only if `Transformer` has every one of its parameters and its whole cache; what it
-cannot hold (layers with a state, an encoder that reads the prompt) is refused with the reason, not
+cannot hold (layers with a state, an encoder that reads the prompt) is refused by name, not
 approximated. Of a model that also sees or hears, the part that reads and writes text is read, and a
 warning says that the rest is left out.
 
@@ -153,39 +153,14 @@ def _refuse_other_attention(c: _Config) -> None:
         raise c.error("layer_types", expected)
 
 
-_STATE = "its layers keep a state of fixed size instead of, or besides, keys and values"
-_TWO = "its feed-forward block has two matrices, where Transformer counts the three of a gated one"
-_SEQ2SEQ = "an encoder reads the prompt, and every decoder layer attends to it besides"
-_ENCODER = "it is an encoder, which writes no tokens and has no cache"
-_REASONS = {
-    _STATE: "mamba mamba2 falcon_mamba falcon_h1 jamba zamba zamba2 bamba nemotron_h rwkv rwkv7 "
-    "recurrent_gemma granitemoehybrid qwen3_next qwen3_5 qwen3_5_moe kimi_linear minimax lfm2",
-    f"positions are learned, and {_TWO}": "gpt2 gpt_neo gpt_bigcode opt openai-gpt biogpt xglm",
-    _TWO: "gpt_neox gptj bloom falcon phi starcoder2 mpt codegen nemotron persimmon",
-    _SEQ2SEQ: "t5 mt5 umt5 longt5 bart mbart pegasus m2m_100 marian whisper led prophetnet",
-    _ENCODER: "bert roberta xlm-roberta deberta deberta-v2 electra albert distilbert modernbert",
-    "its layers have one norm, where Transformer counts two": "cohere cohere2 stablelm_alpha",
-    "attention is cut into chunks in most of its layers, and is no sliding window": "llama4_text",
-    "its experts have biases, and attention has sinks, that Transformer does not count": "gpt_oss",
-    "its layers have embeddings of their own, and some share keys and values": "gemma3n_text",
-    "an index chooses which keys and values attention reads": "deepseek_v32 glm_moe_dsa",
-}
-_REFUSED = {kind: reason for reason, kinds in _REASONS.items() for kind in kinds.split()}
-
-
 def _refuse_unsupported(c: _Config, kind: Any) -> None:
     what = f"model_type {shown(kind)}"
-    if c.get("is_encoder_decoder") is True:
-        raise c.refused(what, _SEQ2SEQ)
-    if isinstance(kind, str) and kind in _REFUSED:
-        raise c.refused(what, _REFUSED[kind])
-    if c.get("text_config") is not None or c.get("vision_config") is not None:
-        expected = "it has an encoder for images or sound, and no text_config of a supported family"
-        raise c.refused(what, expected)
     if not isinstance(kind, str) or kind not in _FAMILIES:
-        raise c.refused(
-            what, f"its parameters are not counted here. {nearest(str(kind), _FAMILIES)}"
-        )
+        reason = f"its parameters are not counted here. {nearest(str(kind), _FAMILIES)}"
+        raise c.refused(what, reason)
+    for key in ("is_encoder_decoder", "text_config", "vision_config"):
+        if c.get(key) not in (None, False):
+            raise c.refused(what, f"with {key}, it has an encoder beside the layers that write")
 
 
 # The families
@@ -194,7 +169,7 @@ def _refuse_unsupported(c: _Config, kind: Any) -> None:
 class _Family(NamedTuple):
     """The rules by which one family's configurations become the fields of `Transformer`."""
 
-    each: bool = False  # without num_key_value_heads, every head has its own keys and values
+    kv_per_head: bool = False  # without num_key_value_heads, every head has its own keys and values
     biased: bool = False  # `attention_bias` and `mlp_bias` count
     windows: Callable[[_Config], dict[str, Any]] | None = None  # None: all look back at everything
     norms: Callable[[dict[str, Any]], int] | None = None  # beside the two of every layer
@@ -230,7 +205,7 @@ class _Family(NamedTuple):
             "d_model": width,
             "d_ff": c.whole("intermediate_size"),
             "heads": heads,
-            "kv_heads": c.whole("num_key_value_heads", heads if self.each else None),
+            "kv_heads": c.whole("num_key_value_heads", heads if self.kv_per_head else None),
             "head_dim": c.whole("head_dim", width // heads),
             "vocab": c.whole("vocab_size"),
             "tied_embeddings": c.flag("tie_word_embeddings"),
@@ -348,7 +323,7 @@ def _deepseek(c: _Config) -> dict[str, Any]:
     }
 
 
-_LLAMA = _Family(each=True, biased=True)
+_LLAMA = _Family(kv_per_head=True, biased=True)
 _MISTRAL = _Family(windows=partial(_windows, default=4096))
 _GEMMA = _Family(biased=True, defaults={"head_dim": 256, "tie_word_embeddings": True})
 # Gemma 2 has norms before and after both blocks; every other layer has a window, the first among them.
@@ -369,13 +344,13 @@ _GEMMA3 = _GEMMA2._replace(
 _QWEN2 = _Family(windows=_windows_if_used, more=lambda _: {"qkv_bias": True})
 _QWEN3 = _Family(biased=True, windows=_windows_if_used, norms=lambda f: 2 * f["head_dim"])
 _OLMO2 = _LLAMA._replace(norms=lambda f: (f["heads"] + f["kv_heads"]) * f["head_dim"])
-_DEEPSEEK_V3 = _Family(each=True, more=_deepseek, defaults={"topk_method": "noaux_tc"})
+_DEEPSEEK_V3 = _Family(kv_per_head=True, more=_deepseek, defaults={"topk_method": "noaux_tc"})
 _FAMILIES = {
     "llama": _LLAMA,
     "granite": _LLAMA,
     "mistral": _MISTRAL,
     "ministral": _MISTRAL,
-    "phi3": _Family(each=True, windows=_windows),
+    "phi3": _Family(kv_per_head=True, windows=_windows),
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA3,

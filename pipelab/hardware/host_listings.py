@@ -194,10 +194,10 @@ def _labels(indices: list[int]) -> str:
 
 
 def _check_row(
-    place: str, index: int, cells: list[str], header: list[int], found: Mapping[int, list[str]]
+    place: str, index: int, cells: list[str], header: list[int], rows: Mapping[int, list[str]]
 ) -> None:
-    if index not in header or index in found:
-        why = "is listed already" if index in found else "is not in the header"
+    if index not in header or index in rows:
+        why = "is listed already" if index in rows else "is not in the header"
         expected = "expected one row for every GPU of the header"
         raise InvalidData(f"{place}: GPU{index} {why}; {expected}")
     if len(cells) != len(header):
@@ -221,7 +221,7 @@ def _nvlink(kind: str, gpu: GPUFacts) -> float:
 def _inside(host: _Host, sockets: float) -> np.ndarray:
     """Return the GB/s between the GPUs of a host; `sockets` is what SYS carries."""
     slots = np.array([gpu.slot for gpu in host.listed])
-    slot, one = (np.minimum.outer(each, each) for each in (slots, host.nvlink))
+    slot, one = (np.minimum.outer(rates, rates) for rates in (slots, host.nvlink))
     without = np.where(np.isin(host.words, _PCIE), slot, np.minimum(slot, sockets))
     matrix = np.where(host.nvlinks > 0, host.nvlinks * one, without)
     np.fill_diagonal(matrix, 1.0)

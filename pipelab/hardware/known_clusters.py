@@ -211,10 +211,10 @@ def _cluster(
         if row.gpu_type not in facts:
             known = nearest(row.gpu_type, facts)
             raise UnknownName(f"{place}: {row.gpu_type!r} is no known GPU; {known}")
-        each = row.gpus_per_node
-        if row.gpus > _MOST_GPUS or len(nodes) + -(-row.gpus // each) > _MOST_NODES:
+        per_node = row.gpus_per_node
+        if row.gpus > _MOST_GPUS or len(nodes) + -(-row.gpus // per_node) > _MOST_NODES:
             most = f"expected at most {_MOST_GPUS:,} GPUs in a row and {_MOST_NODES:,} nodes"
-            said = f"{row.gpus:,} GPUs, {each:,} per node: {most}; Cluster.from_counts has more"
+            said = f"{row.gpus:,} GPUs, {per_node:,} per node: {most}; Cluster.from_counts has more"
             raise InvalidData(f"{place}, {row.gpu_type}: {said}")
         outside = row.network_gbit_per_s or network
         if outside is None:
@@ -222,16 +222,18 @@ def _cluster(
             raise InvalidData(f"{place}: {expected}")
         gpu = facts[row.gpu_type]
         inside = gpu.link_gb_per_s if row.node_gbit_per_s is None else row.node_gbit_per_s / 8
-        for first in range(0, row.gpus, each):
-            size = min(each, row.gpus - first)
-            if first % (row.gpus_per_machine or each) == 0:
+        for first in range(0, row.gpus, per_node):
+            size = min(per_node, row.gpus - first)
+            if first % (row.gpus_per_machine or per_node) == 0:
                 # two rows may hold machines of the same kind: all are counted
                 machine = f"{row.site}{row.gpu_type} machine no. {len(nodes) + 1}"
             one = GPU(
                 type=row.gpu_type,
                 memory_gb=gpu.memory_gb,
                 usd_per_hour=gpu.usd_per_hour,
-                node=f"{row.site}{row.gpu_type}×{each} no. {len(nodes) + 1}" if size > 1 else "",
+                node=f"{row.site}{row.gpu_type}×{per_node} no. {len(nodes) + 1}"
+                if size > 1
+                else "",
                 node_gb_per_s=inside if size > 1 else None,
                 machine=machine if row.gpus_per_machine else "",
             )

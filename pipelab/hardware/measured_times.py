@@ -1,9 +1,9 @@
 """Measured stage times in place of a formula: tables, interpolated, never extrapolated in silence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 
@@ -13,48 +13,25 @@ from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked, derived, described
 from pipelab.files.csv_rows import read_objects
 from pipelab.files.reading_and_writing import path_of
-from pipelab.hardware.benchmark_files import StatedFacts, stated_of, table_of
-from pipelab.hardware.known_gpus import load_gpus
-from pipelab.hardware.roofline import Roofline
 from pipelab.problem import CostModel, ModelLike, Problem, StageCost, StageTables, Workload
 
-
-@dataclass(frozen=True, eq=False)
-class _Grid:
-    """Times of one type of GPU, for every pair of the layers and batches measured."""
-
-    layers: np.ndarray  # ascending
-    batch: np.ndarray  # ascending
-    seconds: np.ndarray  # (len(layers), len(batch))
-
-    def at(self, layers: np.ndarray, batch: np.ndarray) -> np.ndarray:
-        """Seconds by linear interpolation in both directions; infinite beyond what was measured."""
-        from scipy.interpolate import interpn
-
-        # One measured value stands for itself alone; interpn wants two, so it is given a neighbour
-        # as good as equal.
-        axes = [
-            x if len(x) > 1 else np.array([x[0], np.nextafter(x[0], np.inf)])
-            for x in (self.layers, self.batch)
-        ]
-        values = (
-            np.broadcast_to(self.seconds, [len(x) for x in axes])
-            if 1 in self.seconds.shape
-            else self.seconds
-        )
-        points = np.stack(np.broadcast_arrays(layers, batch), axis=-1)
-        return interpn(axes, values, points, bounds_error=False, fill_value=np.inf).reshape(
-            points.shape[:-1]
-        )
+if TYPE_CHECKING:
+    from scipy.interpolate import RegularGridInterpolator
 
 
-def _grid_of(name: str, table: Mapping, per_layer: bool) -> _Grid:
-    """Make arrays of a table; every pair of measured layers and batches must be there."""
+def _interpolator(name: str, table: Mapping, per_layer: bool) -> "RegularGridInterpolator":
+    """Return seconds of one type of GPU by (layers, batch), infinite beyond what was measured.
+
+    Every pair of measured layers and batches must be there.
+    """
+    from scipy.interpolate import RegularGridInterpolator
+
     if not table:
         raise InvalidValue(
             "Measured", [(name, {}, "expected at least one time, such as {(1, 8): 2.5}")]
         )
-    layers, batch = (np.unique([key[i] for key in table]).astype(float) for i in (0, 1))
+    axes = [np.unique([key[i] for key in table]).astype(float) for i in (0, 1)]
+    layers, batch = axes
     missing = [(n, b) for n in layers for b in batch if (n, b) not in table]
     problems = []
     if missing:
@@ -69,7 +46,10 @@ def _grid_of(name: str, table: Mapping, per_layer: bool) -> _Grid:
     if problems:
         raise InvalidValue("Measured", problems)
     seconds = np.array([[table[n, b] / 1000 for b in batch] for n in layers])
-    return _Grid(layers, batch, seconds)
+    # One measured value stands for itself alone; scipy wants two, so it is given a neighbour as good as equal.
+    axes = [x if len(x) > 1 else np.array([x[0], np.nextafter(x[0], np.inf)]) for x in axes]
+    values = np.broadcast_to(seconds, [len(x) for x in axes]) if 1 in seconds.shape else seconds
+    return RegularGridInterpolator(axes, values, bounds_error=False, fill_value=np.inf)
 
 
 @checked(eq=False)
@@ -122,15 +102,14 @@ class Measured(CostModel):
             raise InvalidValue(
                 "Measured", [("milliseconds", {}, "expected at least one type of GPU")]
             )
-        _ = self._grids  # refuses a table with holes now, not when it is first used
+        _ = self._seconds_by_type  # refuses a table with holes now, not when it is first used
         # the table knows no stages that cut layers
         object.__setattr__(self, "needs", self.needs.cutting_no_layer())
 
     @derived
-    def _grids(self) -> dict[str, _Grid]:
-        return {
-            name: _grid_of(name, table, self.per_layer) for name, table in self.milliseconds.items()
-        }
+    def _seconds_by_type(self) -> dict[str, "RegularGridInterpolator"]:
+        tables = self.milliseconds.items()
+        return {name: _interpolator(name, table, self.per_layer) for name, table in tables}
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -162,10 +141,10 @@ class Measured(CostModel):
             problem.workload.batch_size,
         )
         for name in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
-            grid = self._grids[name]
-            asked = [("batch", "sequences", grid.batch, batch / largest, batch)]
+            layers, batches = self._seconds_by_type[name].grid
+            asked = [("batch", "sequences", batches, batch / largest, batch)]
             if not self.per_layer:
-                asked.append(("layers", "layers", grid.layers, 1, problem.model.layers))
+                asked.append(("layers", "layers", layers, 1, problem.model.layers))
             for column, unit, known, low, high in asked:
                 if low < known[0] or high > known[-1]:
                     expected = (
@@ -341,71 +320,50 @@ class Measured(CostModel):
         return StageTables(rate, memory, pass_time(interval, passes))
 
     def _seconds(self, gpu_type: str, layers: Any, batch: Any) -> np.ndarray:
-        grid = self._grids[gpu_type]
+        seconds = self._seconds_by_type[gpu_type]
         if self.per_layer:
-            return layers * grid.at(np.ones_like(layers), batch)
-        return grid.at(layers, batch)
+            return layers * seconds((np.ones_like(layers), batch))
+        return seconds((layers, batch))
 
 
 def load_measured(path: str | Path, needs: CostModel, **options: Any) -> Measured:
-    """`Measured` from a table of your own, or from what another tool measured.
+    """Load a table of your own stage times as a `Measured`.
 
     Parameters
     ----------
     path : str or Path
-        A CSV file with the columns gpu_type, layers, batch, milliseconds. Or times of a whole
-        model, shared evenly among its layers: `llama-bench -o json`, `vllm bench serve` or
-        `latency`, SGLang's `bench_serving` (JSON), of the engine of `needs`. Or a profile of one layer:
-        Vidur's `mlp.csv` (without attention), Helix's `prompt_bs2time.csv` and `decode_bs2time.csv`.
+        A CSV file with the columns gpu_type, layers, batch, milliseconds.
     needs : cost model
         As for `Measured`.
     **options
-        `per_layer` (of a table of your own) and `beyond`, as for `Measured`. Of other tools' files,
-        what they do not say: `gpu_type`, `model`, `engine`, `precision`, `phase`, `batch`, `tokens` (of a
-        prompt, or of the context in decode; where the file has several, those that count) and
-        `output_tokens`. `notebooks/data.md` says what each format needs.
+        `per_layer` and `beyond`, as for `Measured`.
 
     Returns
     -------
     Measured
-        Of the types that the file names, or of `gpu_type`.
+        Of the types that the file names.
 
     Raises
     ------
     InvalidData
-        The file is not there or cannot be read, a value does not fit, a pair of layers and batch
-        is listed twice or is missing, or neither the file nor an option says what is needed; the
-        message names the file, and row and column where it is one row's.
+        The file is not there or cannot be read, a value does not fit, or a pair of layers and batch is listed
+        twice or is missing; the message names the file, and row and column where it is one row's.
     InvalidValue
         `needs` is no cost model, an option is not one of these, or its value does not fit, or what
         is given is no path.
-    UnknownName
-        The model is unknown.
     """
-    file = path_of("load_measured", path)
-    given = {name: v for name, v in options.items() if name in StatedFacts.__dataclass_fields__}
-    others = {name: v for name, v in options.items() if name not in given}
-    kind, stated = stated_of("load_measured", file, given)
-    if kind == "own":
-        found = _own_table(file)
-    else:
-        if "per_layer" in others:
-            expected = "expected none: such a file has times of one layer, or of a whole model"
-            raise InvalidValue("load_measured", [("per_layer", others["per_layer"], expected)])
-        roof = needs if isinstance(needs, Roofline) else None
-        gpus, engine = (roof.gpus, roof.engine) if roof else (load_gpus(), None)
-        found, others = table_of(file, kind, stated, gpus, engine), others | {"per_layer": True}
+    table = _table_in(path_of("load_measured", path))
     try:
-        return Measured(found, needs, **others)
+        return Measured(table, needs, **options)
     except InvalidValue as error:
-        if {"needs", *others} & {name for name, _, _ in error.problems}:
+        if {"needs", *options} & {name for name, _, _ in error.problems}:
             raise
         raise InvalidData(f"{path}: {error}") from None
 
 
 @checked
-class _Own:
-    """One row of a table of one's own."""
+class _TimeRow:
+    """One row of a table of stage times."""
 
     gpu_type: str
     layers: Count
@@ -413,13 +371,13 @@ class _Own:
     milliseconds: Positive
 
 
-def _own_table(path: Path) -> dict[str, dict[tuple[int, float], float]]:
+def _table_in(path: Path) -> dict[str, dict[tuple[int, float], float]]:
     """Milliseconds by type of GPU, layers and batch."""
-    found: dict[str, dict[tuple[int, float], float]] = {}
-    for row, one in read_objects(path, _Own):
-        table = found.setdefault(one.gpu_type, {})
+    tables: dict[str, dict[tuple[int, float], float]] = {}
+    for row, one in read_objects(path, _TimeRow):
+        table = tables.setdefault(one.gpu_type, {})
         if (one.layers, one.batch) in table:
             expected = f"{one.layers} layers with this batch are listed already"
             raise row.error("batch", row.cells["batch"], expected)
         table[one.layers, one.batch] = one.milliseconds
-    return found
+    return tables

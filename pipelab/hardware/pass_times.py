@@ -335,16 +335,16 @@ class Hardware:
         compute = demand.head_flops(b) / (t * self.head_flops)
         head = self.slower(compute, demand.head_bytes / (t * self.bandwidth))
         total = span.last * (head + step * 1e-6)
-        for own, numbers in demand.groups(span):
+        for group, numbers in demand.groups(span):
             # Attention computes in 16 bits, whatever the weights are stored in.
-            attention = b * own.attention_flops() / self.head_flops
+            attention = b * group.attention_flops() / self.head_flops
             extra = wait
             if engine.score_bytes:
-                extra = extra + own.score_bytes(engine.score_bytes, b) / (t * self.bandwidth)
+                extra = extra + group.score_bytes(engine.score_bytes, b) / (t * self.bandwidth)
             for kind, number in numbers.items():
                 if np.any(number):
-                    move = sum(moved_bytes(engine, own, kind, b, t)) / self.bandwidth
-                    compute = (own.layer_flops(kind, b) / self.flops + attention) / t
+                    move = sum(moved_bytes(engine, group, kind, b, t)) / self.bandwidth
+                    compute = (group.layer_flops(kind, b) / self.flops + attention) / t
                     total = total + number * (self.slower(compute, move) + extra)
         return total
 
@@ -373,8 +373,8 @@ def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand, precision: str) -
     elif engine.accumulate == "fp16":
         peak = gpu.fp16_accumulate_tflop_per_s or peak
     # Unified memory has one engine only, whose efficiency the GPU's is.
-    own = demand.load.phase == "decode" or gpu.memory_kind == "unified"
-    share = 1.0 if own else engine.prefill_efficiency
+    at_whole_efficiency = demand.load.phase == "decode" or gpu.memory_kind == "unified"
+    share = 1.0 if at_whole_efficiency else engine.prefill_efficiency
     return peak * gpu.compute_efficiency * share * 1e12
 
 

@@ -217,14 +217,14 @@ class QuantisationScheme:
                 raise self.error(key, value, "expected one precision for all matrices")
 
     def _refuse_other_size(self, stored: _StoredWeights, model: Transformer) -> None:
-        layers, each = range(model.layers), model.weight_bytes
+        layers, bytes_per_weight = range(model.layers), model.weight_bytes
         group = model.d_model if stored.group == -1 else stored.group
-        bytes_each = PRECISIONS[model.precision] + stored.scale_bytes / group
+        bytes_with_scale = PRECISIONS[model.precision] + stored.scale_bytes / group
         counted, plain = model.weight_gb(layers), replace(model, precision="bf16").weight_gb(layers)
-        matrices = (plain - counted) / (PRECISIONS["bf16"] - each)  # 10^9 weights
-        gb = counted + matrices * (bytes_each - each)
+        matrices = (plain - counted) / (PRECISIONS["bf16"] - bytes_per_weight)  # 10^9 weights
+        gb = counted + matrices * (bytes_with_scale - bytes_per_weight)
         kept = 0 if model.tied_embeddings else model.kept_bytes
-        head = stored.head * model.vocab * model.d_model / 1e9 * (bytes_each - kept)
+        head = stored.head * model.vocab * model.d_model / 1e9 * (bytes_with_scale - kept)
         sizes = {"group_size": (stored.group, gb), "lm_head": ("in few bits", gb + head)}
         for key, (value, there) in sizes.items():
             if abs(counted / there - 1) > _SIZE_TOLERANCE:

@@ -191,7 +191,7 @@ class Roofline(CostModel):
 
     @property
     def constants(self) -> Engine:
-        """Those of the engine that runs."""
+        """Return the constants of the engine that runs."""
         return self.engines[self.engine]
 
     def running(self, engine: str) -> Self:
@@ -542,8 +542,8 @@ class Roofline(CostModel):
         even = (problem.workload.batch_size / len(gpus),) * len(gpus)
         batch = report.batch if report.degree == 1 else even
         costs = self.for_training()
-        found = _stages(costs, problem, gpus, span, parameters, batch, **options)
-        return TrainingCost(*(float(value) for value in found))
+        numbers = _stages(costs, problem, gpus, span, parameters, batch, **options)
+        return TrainingCost(*(float(value) for value in numbers))
 
     def training_table(
         self, problem: Problem, gpus: Sequence[int], **options: Any
@@ -791,8 +791,8 @@ class Candidates:
         limit = np.array([kind.memory_gb for kind in self.kinds])[None, :, None] * MEMORY_SLACK
         for t in self.degrees():
             rows = self._can_be_cut(t)
-            own = replace(self, composition=self.composition[rows])
-            cut = own._table(own.groups(t), t)
+            divisible = replace(self, composition=self.composition[rows])
+            cut = divisible._table(divisible.groups(t), t)
             best.put(rows, best.take(rows).or_better(cut, limit, self.costs.prefer))
         return best
 
@@ -803,8 +803,8 @@ class Candidates:
         for t in self.degrees():
             rows = self._can_be_cut(t)
             rows = rows[size[rows] == t]
-            own = replace(self, composition=self.composition[rows])
-            one.put(rows, own._table(own.groups(t), t))
+            divisible = replace(self, composition=self.composition[rows])
+            one.put(rows, divisible._table(divisible.groups(t), t))
         return one
 
     def shared_batches(self, batch_split: str) -> np.ndarray:
@@ -913,8 +913,8 @@ def balanced_batches(
         at.ravel() for at in np.meshgrid(np.arange(stages), np.arange(spans), indexing="ij")
     )
     kind = np.arange(kinds)[:, None]
-    each, which = kind + 0 * span[:spans], kind * 0 + np.arange(spans)
-    idle, alone = (seconds(np.full((kinds, spans), b), each, which) for b in (0.0, whole))
+    which_kind, which = kind + 0 * span[:spans], kind * 0 + np.arange(spans)
+    idle, alone = (seconds(np.full((kinds, spans), b), which_kind, which) for b in (0.0, whole))
 
     def done_by(time: np.ndarray, row: np.ndarray, span: np.ndarray) -> np.ndarray:
         """Sequences that a GPU of each kind finishes by then, shape (n, K)."""
@@ -925,12 +925,12 @@ def balanced_batches(
         if between.any():
             args = (time[between], which[between], at[between])
             zeros = np.zeros(between.sum())
-            found = find_root(
+            root = find_root(
                 lambda b, time, which, at: seconds(b, which, at) - time,
                 (zeros, zeros + whole),
                 args=args,
             )
-            b[between] = found.x
+            b[between] = root.x
         return b
 
     def surplus(time: np.ndarray, row: np.ndarray, span: np.ndarray) -> np.ndarray:
@@ -1084,7 +1084,8 @@ def _forward_flops(demand: Demand, span: Span, b: float) -> tuple[Any, Any]:
         + span.last * demand.head_flops(b)
     )
     pairs = sum(
-        sum(numbers.values()) * b * own.attention_flops() for own, numbers in demand.groups(span)
+        sum(numbers.values()) * b * group.attention_flops()
+        for group, numbers in demand.groups(span)
     )
     return matrices, pairs
 

@@ -4,7 +4,6 @@ Stands where `Model` stands in a `Problem`. The first layer's stage also holds t
 the last one's the head, so not all layers are identical.
 """
 
-from bisect import bisect_left
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -330,12 +329,8 @@ class Transformer(ModelLike):
             All of them, and those among `dense_layers`.
         """
 
-        def before(stop: int) -> int:
-            return bisect_left(self.full_layers, stop)
-
-        start, stop = layers.start, layers.stop
-        dense = max(start, min(stop, self.dense_layers))
-        return before(stop) - before(start), before(dense) - before(start)
+        full = [layer for layer in self.full_layers if layer in layers]
+        return len(full), sum(layer < self.dense_layers for layer in full)
 
     @derived
     def without_window(self) -> "Transformer":

@@ -28,10 +28,10 @@ def chrome_trace(timeline: Timeline) -> dict:
 
 
 def _arrows(timeline: Timeline, rank: list[int]) -> list[dict]:
-    found, sent, scale = [], timeline.messages, timeline.costs.microseconds
+    arrows, sent, scale = [], timeline.messages, timeline.costs.microseconds
     columns = sent.maker, sent.taker, sent.leaves * scale, sent.arrives * scale
     for maker, taker, leaves, arrives in zip(*(column.tolist() for column in columns), strict=True):
         shared = {"pid": 0, "name": "message", "cat": "message", "id": taker}
-        found.append({**shared, "ph": "s", "tid": rank[maker], "ts": leaves})
-        found.append({**shared, "ph": "f", "bp": "e", "tid": rank[taker], "ts": arrives})
-    return found
+        arrows.append({**shared, "ph": "s", "tid": rank[maker], "ts": leaves})
+        arrows.append({**shared, "ph": "f", "bp": "e", "tid": rank[taker], "ts": arrives})
+    return arrows

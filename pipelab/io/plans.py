@@ -219,8 +219,7 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     ------
     InvalidData
         The file is not there or cannot be read, or a value does not fit; names stage, field
-        and value. Or the plan was made for another problem than the one given; names what differs
-        and how to set it.
+        and value. Or the plan was made for another problem than the one given; names what differs.
     InvalidPlacement
         The placement is not valid for the problem given.
     InvalidValue
@@ -314,7 +313,7 @@ def _stage(path: Path, number: int, said: Any) -> Stage:
 
 
 def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Problem) -> None:
-    """Refuse a plan made under other conditions; the message has the call that sets them."""
+    """Refuse a plan made under other conditions."""
     conditions = _conditions(problem)
     read = {*_WORKLOAD, "batch_split", _UNITS}
     if not problem.workload.written:  # read in the phase "mixed" alone
@@ -328,25 +327,14 @@ def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Probl
         return
     theirs = ", ".join(f"{name} = {shown(value)}" for name, value in other.items())
     ours = ", ".join(f"{name} = {conditions[name]!r}" for name in other)
-    parts, load = (
-        [f"{field}={shown(other[name])[:40]}" for name, field in fields.items() if name in other]
-        for fields in (_RULES, _WORKLOAD)
-    )
-    if load:
-        parts.append(f"workload=dataclasses.replace(problem.workload, {', '.join(load)})")
-    remedy = f"dataclasses.replace(problem, {', '.join(parts)})" if parts else "problem"
-    if _UNITS in other:
-        remedy = f"pl.writeup.with_link_units({remedy}, {shown(other[_UNITS])[:40]})"
-    raise InvalidData(
-        f"{path}: this plan was made with {theirs}; the problem has {ours}. "
-        f"Give it the plan's: {remedy}"
-    )
+    remedy = "make the problem with the plan's (fields of Problem and Workload, and load_case's link_units)"
+    raise InvalidData(f"{path}: this plan was made with {theirs}; the problem has {ours}; {remedy}")
 
 
-def _refuse_other_rates(path: Path, said: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _refuse_other_rates(path: Path, said: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Refuse a plan whose rates or shares of the batch this problem does not have."""
-    parts = [("the plan", said, own, _PLAN)]
-    for i, (theirs, mine) in enumerate(zip(said["stages"], own["stages"], strict=True), 1):
+    parts = [("the plan", said, ours, _PLAN)]
+    for i, (theirs, mine) in enumerate(zip(said["stages"], ours["stages"], strict=True), 1):
         parts.append((f"stage {i}", theirs, mine, {_RATE: "", _SHARES: ""}))
     for where, theirs, mine, names in parts:
         for name in names:
@@ -354,14 +342,14 @@ def _refuse_other_rates(path: Path, said: Mapping[str, Any], own: Mapping[str, A
                 _compare(f"{path}, {where}: {name}", theirs[name], mine[name])
 
 
-def _compare(place: str, said: Any, own: float | list[float]) -> None:
+def _compare(place: str, said: Any, ours: float | list[float]) -> None:
     """Refuse a number, or one for each GPU, that differs from the problem's."""
-    numbers = own if isinstance(own, list) else [own]
-    found = said if isinstance(said, list) else [said]
+    numbers = ours if isinstance(ours, list) else [ours]
+    theirs = said if isinstance(said, list) else [said]
     expected = " ".join(plain(float(number)) for number in numbers)
-    if len(found) != len(numbers) or not all(map(is_real, found)):
+    if len(theirs) != len(numbers) or not all(map(is_real, theirs)):
         count = f"{len(numbers)} number{'s' if len(numbers) > 1 else ''}"
         raise InvalidData(f"{place} {shown(said)}: expected {count}, for this problem {expected}")
-    if not all(map(lambda x, y: math.isclose(x, y, rel_tol=1e-9), found, numbers)):
+    if not all(map(lambda x, y: math.isclose(x, y, rel_tol=1e-9), theirs, numbers)):
         remedy = "the cluster, model or cost model differs from the plan's. Omit problem= to read only the stages"
         raise InvalidData(f"{place} {shown(said)}, but for this problem {expected}: {remedy}")

@@ -150,8 +150,8 @@ class LinearThroughput(CostModel):
                 load = problem.workload
                 rate = float(self.gpu_throughput(name, load, load.batch_size, layers))
                 if not rate < 1e15:
-                    found = f"{name} has {rate:g} with {layers} layers"
-                    expected = f"expected rates below 1e15 tokens/s; {found}"
+                    reached = f"{name} has {rate:g} with {layers} layers"
+                    expected = f"expected rates below 1e15 tokens/s; {reached}"
                     raise InvalidValue("Problem", [("costs", "coefficients", expected)])
 
     def __hash__(self) -> int:
@@ -435,21 +435,10 @@ class LinearThroughput(CostModel):
         """Return how many sequences each GPU of one stage gets."""
         if batch_split == "even" or len(gpus) == 1:
             return [workload.batch_size / len(gpus)] * len(gpus)
-        from scipy.optimize import brentq
-
-        own = [self.coefficients[g.type] for g in gpus]
-        slope = np.array([c.per_sequence for c in own])
-        base = np.array([self._without_batch(c, workload, layers) for c in own])
-        low = base[slope.argmax()] / workload.batch_size
-        high = np.maximum(base, 1.0).sum() / workload.batch_size * (1 + 1e-9)
-
-        def surplus(x: float) -> float:
-            return finished(x, base, slope, slope.max(), 1).sum() - workload.batch_size
-
-        over = surplus(low) > 0
-        x = brentq(surplus, low, high, xtol=1e-300, rtol=1e-15) if over else low
-        batch = finished(x, base, slope, slope.max(), 1)
-        return (batch * (workload.batch_size / batch.sum())).tolist()
+        kinds = list(dict.fromkeys(gpus))
+        composition = np.array([[list(gpus).count(kind) for kind in kinds]])
+        batch = self._balanced(workload, kinds, composition, np.array([layers]))
+        return [float(batch[0, kinds.index(gpu), 0]) for gpu in gpus]
 
 
 def with_link_units(problem: Problem, unit: Any) -> Problem:

@@ -1,6 +1,5 @@
 """Files that cannot be written or read: the old one stays, and one sentence says which file, why, and what to do."""
 
-import json
 import os
 import stat
 import subprocess
@@ -12,9 +11,7 @@ import pytest
 from limits import full_disk
 
 import pipelab as pl
-from pipelab.cli.open_notebooks import copy_notebooks
 from pipelab.errors import InvalidData
-from pipelab.files.bundled_folders import notebooks_dir
 from pipelab.files.reading_and_writing import write_to
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="modes, links and special files of POSIX")
@@ -146,23 +143,6 @@ def test_a_dangling_link_is_not_taken_for_a_file_that_a_case_may_lack(name, tmp_
         pl.load_case(folder)
 
 
-def test_a_torn_notebook_is_copied_again_and_an_edited_one_is_not(tmp_path):
-    copy_notebooks(tmp_path)
-    names = sorted(p.name for p in tmp_path.glob("*.ipynb"))
-    torn, empty, mine, broken = (tmp_path / name for name in names[:4])
-    whole = (notebooks_dir() / torn.name).read_bytes()
-    torn.write_bytes(whole[: len(whole) // 2])
-    empty.write_bytes(b"")
-    edited = json.loads(mine.read_text(encoding="utf-8"))
-    edited["cells"] = edited["cells"][:3]
-    mine.write_text(json.dumps(edited), encoding="utf-8")
-    broken.write_text("{ my own work, torn by me", encoding="utf-8")
-    assert copy_notebooks(tmp_path) == [torn, empty]
-    assert torn.read_bytes() == whole
-    assert json.loads(mine.read_text(encoding="utf-8")) == edited
-    assert broken.read_text(encoding="utf-8").startswith("{ my own work")
-
-
 def _run(*arguments, unbuffered="", **options):
     command = [sys.executable, "-m", "pipelab", *arguments]
     environment = dict(os.environ, PYTHONUNBUFFERED=unbuffered)
@@ -194,16 +174,3 @@ def test_a_reader_who_leaves_early_hears_nothing(command, unbuffered):
     assert done.returncode == 141
     assert b"Traceback" not in done.stderr
     assert b"roken pipe" not in done.stderr
-
-
-def test_what_a_killed_writer_left_goes_with_the_next_file_and_nothing_else_does(tmp_path):
-    old, new = tmp_path / f".pipelab-{'0' * 16}", tmp_path / f".pipelab-{'1' * 16}"
-    others = [
-        tmp_path / name for name in (".pipelab-notes", "pipelab-0123", f".pipelab-{'0' * 17}")
-    ]
-    for path in (old, new, *others):
-        path.touch()
-    for path in (old, *others):
-        os.utime(path, (0, 0))
-    write_to("save", tmp_path / "plan.json", "{}")
-    assert {*tmp_path.iterdir()} == {new, *others, tmp_path / "plan.json"}

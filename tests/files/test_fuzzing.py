@@ -22,7 +22,6 @@ import pipelab as pl
 from pipelab.engine.schedules import validate
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.files.bundled_folders import data_dir
-from pipelab.hardware.benchmark_files import StatedFacts, measurements_of
 from pipelab.io.plans import save_placement
 from pipelab.io.torch_csv import to_csv
 from spoiling import spoilt, table_of, written
@@ -47,11 +46,10 @@ def _table(name: str, rows: int, *readers: Callable[[Path], Any]) -> Door:
 
 
 def _plain_rows(path: Path) -> int:
-    """Lines of several cells that hold anything, without the header, which a host's listing may lack."""
+    """Lines of several cells that hold anything, without the header."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         cells = [[cell.strip() for cell in row] for row in csv.reader(file)]
-    rows = [row for row in cells if len(row) > 1 and any(row)]
-    return len(rows) - (not path.name.endswith(".gpus.csv") or any("name" in c for c in rows[0]))
+    return sum(len(row) > 1 and any(row) for row in cells) - 1
 
 
 def _texts(folder: Path) -> dict[str, str]:
@@ -100,7 +98,6 @@ def _planned_text() -> str:
 
 
 TIMES = "gpu_type,layers,batch,milliseconds\nL4,1,1,2\nL4,1,8,5\nL4,4,1,7\nL4,4,8,17\nT4,1,1,3\n"
-MEASURED = Path(__file__).parents[1] / "data" / "measured"
 PAIR = "index, name, memory.total [MiB]\n0, NVIDIA A40, 46068 MiB\n1, NVIDIA A40, 46068 MiB\n"
 PAIR_TOPOLOGY = "GPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-31\nGPU1\tNV4\t X \t0-31\n"
 ONE_L4 = "index, name, memory.total [MiB]\n0, NVIDIA L4, 23034 MiB\n"
@@ -150,21 +147,6 @@ DOORS = {
         {"a.gpus.csv": ROCM, "a.topo.txt": ROCM_TOPOLOGY, "b.gpus.csv": AMD_SMI, "b.topo.txt": AMD_TOPOLOGY},
         lambda folder: pl.load_cluster(folder, network_gbit_per_s=10),
         lambda cluster: {"b.gpus.csv": sum(gpu.machine == "b" for gpu in cluster.gpus)},
-    ),
-    "load_measured, Vidur": Door(
-        {"mlp.csv": (MEASURED / "a100/mlp.csv").read_text(encoding="utf-8")},
-        lambda folder: (
-            pl.hardware.load_measured(folder / "mlp.csv", pl.Roofline(), gpu_type="L4"),
-            measurements_of(
-                folder / "mlp.csv", "vidur", StatedFacts(gpu_type="A100-SXM-80", model="Llama-3-8B"), pl.Roofline()
-            ),
-        ),
-        lambda found: {},  # rows of two GPUs are passed over
-    ),
-    "load_measured, Helix": Door(
-        {"decode_bs2time.csv": (MEASURED / "l4/decode_bs2time.csv").read_text(encoding="utf-8")},
-        lambda folder: pl.hardware.load_measured(folder / "decode_bs2time.csv", pl.Roofline(), gpu_type="L4"),
-        lambda costs: {},  # pairs of zeros are passed over
     ),
     "load_measured": Door(
         {"times.csv": TIMES},

@@ -133,7 +133,6 @@ def test_three_rows_help_and_leave_the_rest_alone(tmp_path):
     assert found.table["before"].abs().median() == pytest.approx(1 - 1 / 1.3, abs=1e-6)
     assert found.table["after"].abs().max() < 0.05
     assert found.table["left_out"].abs().max() < 0.08
-    assert found.warnings == ()
     assert found.costs.gpus["L4"].compute_efficiency < 0.95 * costs.gpus["L4"].compute_efficiency
     assert found.costs.gpus["L4"].memory_factor == pytest.approx(1, abs=0.02)
     assert found.costs.engines["llama.cpp"] == costs.engines["llama.cpp"]
@@ -159,13 +158,11 @@ def test_right_rows_change_nothing_and_one_row_is_a_calibration_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_rows_that_contradict_one_another_are_named_and_outvoted(tmp_path):
+def test_a_row_that_contradicts_the_others_is_outvoted(tmp_path):
     costs = pl.Roofline()
     rows = [_row(costs, "L4", "decode", 128 * n, 1.0, what=f"row {n}") for n in range(1, 7)]
     rows.append(_row(costs, "L4", "decode", 640, 3.0, what="the strange one"))
     found = pl.hardware.calibrate(costs, _file(tmp_path, rows))
-    assert len(found.warnings) == 6
-    assert all("the strange one" in warning for warning in found.warnings)
     assert found.table["after"][:6].abs().max() < 0.1  # one row of seven moves the rest a little
 
 
@@ -217,7 +214,7 @@ def test_a_time_below_what_physics_needs_is_refused_with_the_floor(
 
 
 @pytest.mark.slow
-def test_several_files_and_a_folder_are_one_calibration(tmp_path):
+def test_several_files_are_one_calibration(tmp_path):
     costs = pl.Roofline()
     rows = [_row(costs, "L4", "decode", 512, 1.2), _row(costs, "A100-SXM-80", "decode", 512, 1.1)]
     alone = pl.hardware.calibrate(costs, _file(tmp_path, rows)).costs
@@ -227,16 +224,12 @@ def test_several_files_and_a_folder_are_one_calibration(tmp_path):
     assert list(together.table["what"]) == [row["what"] for row in rows]
     assert together.costs.gpus["L4"] == alone.gpus["L4"]
     bench = Path(__file__).parents[1] / "data" / "measured" / "llama_bench.json"
-    (tmp_path / "bench.json").write_text(bench.read_text("utf-8"), encoding="utf-8")
-    (tmp_path / "notes.txt").write_text("not measured", encoding="utf-8")
-    stated = pl.hardware.calibrate(costs, tmp_path, gpu_type="RTX3090")  # of what other tools wrote
+    files = [tmp_path / "0.csv", tmp_path / "1.csv", bench]
+    stated = pl.hardware.calibrate(costs, files, gpu_type="RTX3090")  # of what other tools wrote
     assert len(stated.table) == 2 + len(json.loads(bench.read_text("utf-8")))
     assert "RTX3090" in set(stated.constants["of"])
     with pytest.raises(pl.errors.InvalidValue, match="already contains this"):
         pl.hardware.calibrate(costs, [tmp_path / "0.csv"], gpu_type="L4")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(pl.errors.InvalidData, match=r"no \.csv, \.json or \.jsonl file"):
-        pl.hardware.calibrate(costs, tmp_path / "empty")
     with pytest.raises(pl.errors.InvalidValue, match="at least one file"):
         pl.hardware.calibrate(costs, [])
 

@@ -1,11 +1,10 @@
-"""Files of llama-bench, vLLM, Vidur and Helix, as `load_measured` and `Roofline.calibrated` read them."""
+"""Files of llama-bench, vLLM and SGLang, as `calibrate` reads them."""
 
 import json
 import random
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import pipelab as pl
@@ -15,21 +14,11 @@ FILES = Path(__file__).parents[1] / "data" / "measured"
 BENCH, SERVE, LATENCY = (
     FILES / name for name in ("llama_bench.json", "vllm_serve.jsonl", "vllm_latency.json")
 )
-VIDUR, PROMPT, DECODE = (
-    FILES / name for name in ("a100/mlp.csv", "l4/prompt_bs2time.csv", "l4/decode_bs2time.csv")
-)
 ROOF = pl.Roofline()
 
 
-def _rows(path, kind="json", **stated):
-    return measurements_of(path, kind, StatedFacts(**stated), ROOF)
-
-
-def _table(path, **stated):
-    roof = pl.Roofline(engine="llama.cpp") if "bench" in path.name else ROOF
-    costs = pl.hardware.load_measured(path, roof, **stated)
-    assert costs.per_layer
-    return {gpu: dict(table) for gpu, table in costs.milliseconds.items()}
+def _rows(path, **stated):
+    return measurements_of(path, StatedFacts(**stated), ROOF)
 
 
 def _refused(words):
@@ -54,10 +43,6 @@ def test_llama_bench_says_gpu_model_and_precision(tmp_path):
     found = pl.hardware.calibrate(ROOF, BENCH)
     assert found.table["after"].abs().max() < found.table["before"].abs().max()
     assert set(found.constants["of"]) == {"llama.cpp", "RTX4090"}
-    table = _table(BENCH, phase="decode")
-    assert table == {"RTX4090": {(1, 1): pytest.approx(1000 / 54.34 / 32, rel=1e-6)}}
-    with _refused(r"llama_bench\.json: .*say which with phase="):
-        pl.hardware.load_measured(BENCH, ROOF, engine="vLLM")
 
 
 @pytest.mark.slow
@@ -67,8 +52,6 @@ def test_vllm_serve_is_decode_at_each_concurrency_and_prefill_where_none_waits()
         ("prefill", 1, 1024, 41.0), ("decode", 1, 1088, 7.2), ("decode", 8, 1088, 8.1), ("decode", 32, 1088, 11.4),
     ]  # fmt: skip
     assert {(r.model, r.engine, r.precision) for r in rows} == {("Llama-3-8B", "vLLM", "bf16")}
-    table = _table(SERVE, gpu_type="H100-SXM", phase="decode")
-    assert table == {"H100-SXM": {(1, b): ms / 32 for b, ms in ((1, 7.2), (8, 8.1), (32, 11.4))}}
     assert len(pl.hardware.calibrate(ROOF, SERVE, gpu_type="H100-SXM").table) == 4
     with _refused("on which GPU it ran; give gpu_type=…"):
         pl.hardware.calibrate(ROOF, SERVE)
@@ -86,48 +69,6 @@ def test_vllm_latency_says_nothing_but_the_time():
         message = rf"vllm_latency\.json, result 1: .*give {name}=…"
         with _refused(message):
             pl.hardware.calibrate(ROOF, LATENCY, **left, output_tokens=128)
-
-
-def test_vidur_is_the_sum_of_a_layers_kernels():
-    """By hand from the row of one token: norms, projections, rope, activation, and two adds."""
-    one = 0.005 + 0.033 + 0.004 + 0.025 + 0.005 + 0.142 + 0.011 + 0.076 + 2 * 0.002
-    rows = _rows(VIDUR, "vidur", gpu_type="A100-SXM-80")
-    assert [(r.phase, r.batch, r.tokens, r.layers) for r in rows] == [
-        ("decode", 1, 1, 1), ("decode", 4, 1, 1), ("decode", 16, 1, 1), ("prefill", 32768, 1, 1),
-    ]  # fmt: skip
-    assert rows[0].measured == pytest.approx(one)
-    assert rows[3].measured == pytest.approx((68.013 + 68.9325) / 2, rel=1e-4)  # listed twice
-    assert {r.model for r in rows} == {"Llama-3-8B"}
-    # a layer for one token reads its weights once: 0.436 GB at 2 TB/s
-    ratio = np.array([row.predicted(ROOF) / row.milliseconds for row in rows])
-    assert np.all((ratio > 0.7) & (ratio < 1.4))
-    table = _table(VIDUR, gpu_type="A100-SXM-80")["A100-SXM-80"]
-    assert sorted(b for _, b in table) == [1, 4, 16, 24, 32768]
-    assert list(_table(VIDUR, gpu_type="A100-SXM-80", tokens=8192)["A100-SXM-80"]) == [(1, 4)]
-    assert len(pl.hardware.calibrate(ROOF, VIDUR, gpu_type="A100-SXM-80").table) == 4
-
-
-@pytest.mark.slow
-def test_helix_tables_have_no_header():
-    assert _table(DECODE, gpu_type="L4")["L4"][1, 16] == 7.2
-    assert _table(PROMPT, gpu_type="L4", tokens=1000)["L4"] == {
-        (1, 1): 38, (1, 2): 72, (1, 3): 105, (1, 4): 139, (1, 5): 171,
-    }  # fmt: skip
-    # what was measured for a stage is what the stage takes
-    costs = pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", beyond="leave out")
-    load = pl.Workload(512, 16, "decode")
-    stage = costs.stage(pl.load_model("Llama-2-70B"), load, [pl.GPU("L4", 24)], 5, "even")
-    assert stage.pass_seconds == pytest.approx(5 * 7.2e-3)
-    said = {"gpu_type": "L4", "model": "Llama-2-70B"}
-    found = pl.hardware.calibrate(ROOF, PROMPT, **said, tokens=1000)
-    assert len(found.table) == 5
-    assert found.table["after"].abs().median() < 0.1
-    with _refused(r"prompt_bs2time\.csv: .*give tokens=…"):
-        pl.hardware.calibrate(ROOF, PROMPT, **said)
-    with _refused("how long the context was; give tokens=…"):
-        pl.hardware.calibrate(ROOF, DECODE, **said)
-    with _refused("which model this is; give model=…"):
-        pl.hardware.calibrate(ROOF, DECODE, gpu_type="L4", tokens=512)
 
 
 def _first(path):
@@ -181,28 +122,6 @@ def test_what_is_stated_counts(tmp_path):
         pl.hardware.calibrate(ROOF, SERVE, gpu="L4")
 
 
-def test_a_table_of_ones_own_says_everything_itself(tmp_path):
-    path = tmp_path / "times.csv"
-    path.write_text("gpu_type,layers,batch,milliseconds\nL4,1,1,2\n")
-    message = "load_measured: gpu_type = 'L4': expected none"
-    with pytest.raises(pl.errors.InvalidValue, match=message):
-        pl.hardware.load_measured(path, ROOF, gpu_type="L4")
-    with pytest.raises(pl.errors.InvalidValue, match="load_measured: per_layer"):
-        pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", per_layer=True)
-
-
-def test_two_times_of_one_batch_are_not_mixed(tmp_path):
-    one, two = json.loads(BENCH.read_text())
-    path = tmp_path / "bench.json"
-    path.write_text(json.dumps([one, one | {"n_prompt": 512, "avg_ns": 57_000_000}, two]))
-    message = "result 2: batch 1 occurs twice: .*say which with tokens="
-    with _refused(message):
-        pl.hardware.load_measured(path, ROOF, phase="prefill", engine="vLLM")
-    assert _table(path, phase="prefill", tokens=512)["RTX4090"] == {(1, 1): pytest.approx(57 / 32)}
-    with _refused("no time with tokens=100; it has 512, 1024"):
-        pl.hardware.load_measured(path, ROOF, phase="prefill", tokens=100, engine="vLLM")
-
-
 STATED = {
     "gpu_type": "A100-SXM-80", "model": "Llama-3-8B", "batch": 8, "tokens": 32, "output_tokens": 128, "phase": "decode",
     "engine": "vLLM",
@@ -222,7 +141,7 @@ def test_odd_json_is_read_or_refused(path, tmp_path):
     for text in texts:
         new.write_text(text)
         try:
-            pl.hardware.load_measured(new, ROOF, **STATED)
+            _rows(new, **STATED)
         except pl.errors.InvalidData as error:
             said = str(error)
         else:
@@ -276,13 +195,6 @@ def test_a_time_counts_for_the_engine_that_was_measured_and_no_other(form, key, 
         found = pl.hardware.calibrate(ROOF, path, **said)
         others = {name: one for name, one in found.costs.engines.items() if name != engine}
         assert others == {name: one for name, one in ROOF.engines.items() if name != engine}
-        for name in ("vLLM", "SGLang", "TensorRT-LLM", "llama.cpp"):
-            roof = pl.Roofline(engine=name)
-            if name == engine:
-                assert pl.hardware.load_measured(path, roof, **said).milliseconds
-                continue
-            with _refused(rf"times of {engine}, not of {name}: .*engine="):
-                pl.hardware.load_measured(path, roof, **said)
         alone = pl.Roofline(engine="mine", engines={"mine": ROOF.engines["kernels"]})
         with _refused(rf"engine = '{engine}': .*give engine="):
             pl.hardware.calibrate(alone, path, **said)
@@ -426,6 +338,5 @@ def test_a_model_goes_by_its_name_and_counts_in_the_precision_it_was_published_i
 )
 def test_what_a_benchmark_prints_is_refused_with_the_form_that_is_read(text, name, tmp_path):
     (tmp_path / name).write_text(text)
-    for read in (pl.hardware.calibrate, lambda roof, path: pl.hardware.load_measured(path, roof)):
-        with _refused(rf"{name}, row 1: .*llama-bench -o json"):
-            read(ROOF, tmp_path / name)
+    with _refused(rf"{name}, row 1: .*llama-bench -o json"):
+        pl.hardware.calibrate(ROOF, tmp_path / name)

@@ -86,13 +86,13 @@ def test_dimensions_that_have_other_names(tmp_path):
 
 # Fields of Mistral-7B, or of another model where one is named.
 REFUSED = {
-    "a state": ({"model_type": "mamba"}, "model_type 'mamba' is not supported: its layers keep a state"),
-    "an encoder": ({"model_type": "t7", "is_encoder_decoder": True}, "an encoder reads the prompt"),
+    "a state": ({"model_type": "mamba"}, "model_type 'mamba' is not supported: its parameters are not counted here"),
+    "an encoder": ({"is_encoder_decoder": True}, "with is_encoder_decoder, it has an encoder"),
     "a token that looks ahead": (
         {"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention is not supp",
     ),
     "an unknown one": ({"model_type": "qwen4"}, "its parameters are not counted here. did you mean 'qwen"),
-    "images": ({"model_type": "llava", "text_config": {}}, "an encoder for images or sound"),
+    "images": ({"vision_config": {"depth": 24}}, "with vision_config, it has an encoder"),
     "some layers' kind": (
         {"layer_types": ["full_attention", "sliding_attention"]}, "expected a list of num_hidden_layers = 32 kinds",
     ),

@@ -141,18 +141,17 @@ def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path)
     needed = pl.timeline_of(problem, placement).in_flight_needed
     assert under["microbatches_that_fill_the_pipeline"] == needed
     assert pl.load_placement(path, problem) == placement
-    remedy = r"in_flight_given = 3; .*replace.problem\.workload, in_flight=3"
     for number in (1, None):
-        with pytest.raises(pl.errors.InvalidData, match=remedy):
+        with pytest.raises(pl.errors.InvalidData, match="made with in_flight_given = 3"):
             pl.load_placement(path, problem.with_in_flight(number))
     save_placement(problem.with_in_flight(None), placement, path)
-    with pytest.raises(pl.errors.InvalidData, match=r"replace.problem\.workload, in_flight=None"):
+    with pytest.raises(pl.errors.InvalidData, match="made with in_flight_given = None"):
         pl.load_placement(path, problem)
 
 
 @pytest.mark.slow
 def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
-    """Or is refused: under another rule, workload or cluster; and what the message says to do helps."""
+    """Or is refused under another rule, workload or cluster."""
     unequal = refused = 0
     for seed in range(40):
         problem = oracle.random_problem(seed, unlike=seed % 3 == 0)
@@ -171,11 +170,8 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
         both = {"costs": costs, "workload": workload}
         for change in ({"costs": costs}, {"workload": workload}, both):
             other = dataclasses.replace(problem, **change)
-            with pytest.raises(pl.errors.InvalidData, match="this plan was made with ") as caught:
+            with pytest.raises(pl.errors.InvalidData, match="this plan was made with "):
                 pl.load_placement(path, other)
-            remedy = str(caught.value).partition("Give it the plan's: ")[2]
-            as_it_was = eval(remedy, {"dataclasses": dataclasses, "pl": pl, "problem": other})
-            assert pl.load_placement(path, as_it_was) == result.placement
             refused += 1
     assert unequal
     assert refused > 60
@@ -192,7 +188,7 @@ def test_a_plan_has_the_shares_that_its_rate_needs_and_is_refused_with_others(tm
     shares = document["stages"][0]["sequences_per_gpu"]
     assert shares == pytest.approx([4.976, 4.976, 3.024, 3.024], abs=0.001)
     assert sum(shares) == pytest.approx(16)
-    told = r"batch_split = 'even'.*dataclasses.replace\(problem, batch_split='balanced'\)"
+    told = r"made with batch_split = 'balanced'; the problem has batch_split = 'even'"
     with pytest.raises(pl.errors.InvalidData, match=told):
         pl.load_placement(path, even)
     del document["conditions"]  # as one written by hand

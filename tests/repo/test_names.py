@@ -23,7 +23,7 @@ Answer Best Block Claim Failure Found Least Number Pipeline Row Search Stage Sta
 """
 UNCLEAR = """
 bounds classes cluster cluster_parts display in_flight instance lab_placement mix_answers mix_values n06
-placement plain_answers pricing problem reach roofline stages transformer writeup
+placement plain_answers pricing problem reach stages
 """
 POSITIONAL = """
 bounds capacities cheapest_walk classes cluster_parts counts_and_averages flowing in_flight instance paths

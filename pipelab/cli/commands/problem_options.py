@@ -46,9 +46,9 @@ Json = Annotated[bool, option("Print JSON for programs.", "--json")]
 class Wanted:
     """The options that describe a problem, as given on the command line; None if not given."""
 
-    model: Annotated[Text, _model("A name of pipelab models, or a Hugging Face config.json.")] = (
-        None
-    )
+    model: Annotated[
+        Text, _model("A name, such as Llama-3-70B, or a Hugging Face config.json.")
+    ] = None
     gpus: Annotated[Text, _model("Types and counts, such as a100=4,l4=8.")] = None
     gpu_facts: Annotated[
         Text, _model("A CSV of GPUs of your own, with columns of data/gpus.csv.")
@@ -80,11 +80,9 @@ class Wanted:
     microbatches: Annotated[Whole, _load("Of a step, with --phase training.")] = None
     max_gpus: Annotated[Whole, _rule("Per stage; without a case those of a node.")] = None
     same_type: Annotated[Flag, _rule("Stages of one type, or any.", "--same-type/--mixed")] = None
-    batch_split: Annotated[Text, _rule("even or balanced.")] = None
-    link_units: Annotated[Text, _rule("transfers (as the write-up) or tokens.")] = None
 
     @property
-    def own(self) -> bool:
+    def describes_model(self) -> bool:
         """Whether a model on GPUs is described, and not a case."""
         return bool(self.model or self.gpus or self.cluster)
 
@@ -101,7 +99,7 @@ class Wanted:
         InvalidValue
             Neither is given, or both, or an option that does not fit.
         """
-        if case is None and not self.own:
+        if case is None and not self.describes_model:
             raise _refused(
                 "a case", None, "expected a case (see pipelab cases), or --model and --gpus"
             )
@@ -131,15 +129,14 @@ class Wanted:
             if getattr(self, name) is not None:
                 expected = "expected it without a case, which has a model and GPUs"
                 raise _refused(_flag(name), getattr(self, name), expected)
-        units = {"link_units": "link_units"}
-        problem = load(**self._given(_RULE_FIELDS | units))
+        problem = load(**self._given(_RULE_FIELDS))
         return replace(problem, workload=replace(problem.workload, **self._given(_LOAD_FIELDS)))
 
     def _of_model(self) -> "Problem":
+        from pipelab.hardware.known_gpus import load_gpus
         from pipelab.hardware.known_models import load_model
         from pipelab.hardware.roofline import Roofline
         from pipelab.problem import Problem, Workload
-        from pipelab.writeup.linear_rates import with_link_units
 
         if not self.model:
             raise _refused("--model", None, "expected a model beside --gpus or --cluster")
@@ -147,15 +144,14 @@ class Wanted:
         model = load_model(self.model, **self._given(precisions))
         load: dict[str, Any] = {"sequence_length": _LENGTH, "batch_size": _BATCH}
         load |= self._given(_LOAD_FIELDS)
-        facts = known_gpus(self.gpu_facts)
+        facts = load_gpus(self.gpu_facts)
         cluster = self._cluster(facts)
         costs = Roofline(gpus=facts, **self._given({"rates": "engine"}))
         types = Counter(gpu.type for gpu in cluster.gpus)
         pool = ", ".join(f"{n} × {t}" for t, n in types.items())
         name = f"{model.name} on {pool}"
         rules = self._given(_RULE_FIELDS)
-        problem = Problem(cluster, model, Workload(**load), costs, name=name, **rules)
-        return with_link_units(problem, self.link_units or "tokens")
+        return Problem(cluster, model, Workload(**load), costs, name=name, **rules)
 
     def _cluster(self, facts: "Mapping[str, GPUFacts]") -> "Cluster":
         from pipelab.hardware.known_clusters import cluster_of_counts, load_cluster
@@ -176,7 +172,6 @@ class Wanted:
 _NAMES = [field.name for field in fields(Wanted)]
 # The fields of a problem, and of its workload, that options set.
 _RULE_FIELDS = {"max_gpus": "max_gpus_per_stage", "same_type": "same_type_stages"}
-_RULE_FIELDS |= {"batch_split": "batch_split"}
 _LOAD_FIELDS = {"batch": "batch_size", "length": "sequence_length"}
 _LOAD_FIELDS |= {name: name for name in ("phase", "output_tokens", "in_flight", "microbatches")}
 # Those that a sweep varies.
@@ -216,13 +211,6 @@ def _flag(name: str) -> str:
 
 def _refused(option: str, value: object, expected: str) -> InvalidValue:
     return InvalidValue("options", [(option, value, expected)])
-
-
-def known_gpus(path: str | None) -> "Mapping[str, GPUFacts]":
-    """Return the known types of GPU, and those of a file of the user's own."""
-    from pipelab.hardware.known_gpus import load_gpus
-
-    return load_gpus(path)
 
 
 def counts_of(text: str, known: "Mapping[str, GPUFacts]") -> dict[str, int]:
@@ -274,7 +262,9 @@ def changed(wanted: Wanted, point: Mapping[str, Any]) -> Wanted:
     options = {name: value for name, value in point.items() if name in VARIED}
     counts = {name: value for name, value in point.items() if name not in VARIED}
     if counts:
-        known = known_gpus(wanted.gpu_facts)
+        from pipelab.hardware.known_gpus import load_gpus
+
+        known = load_gpus(wanted.gpu_facts)
         before = {} if not wanted.gpus else counts_of(wanted.gpus, known)
         pool = before | {gpu_type(name, known): count for name, count in counts.items()}
         options["gpus"] = ",".join(f"{kind}={count}" for kind, count in pool.items())

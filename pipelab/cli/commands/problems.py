@@ -17,7 +17,6 @@ from pipelab.cli.commands.problem_options import (
     Whole,
     changed,
     gpu_type,
-    known_gpus,
     option,
 )
 from pipelab.cli.printing import print_deployment, print_evaluation, print_result, say, table_text
@@ -284,7 +283,7 @@ def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Plac
     """Return a plan's problem, and the plan, which must be of that problem."""
     from pipelab.io.plans import load_placement, problem_of
 
-    if wanted.own:
+    if wanted.describes_model:
         if case is not None:
             raise InvalidValue("options", [("--case", case, "expected none beside --model")])
         problem = wanted.problem(None)
@@ -372,13 +371,15 @@ def sweep(
 
 def _axis(text: str, wanted: Wanted) -> tuple[str, list[float]]:
     """Read a name and its values."""
+    from pipelab.hardware.known_gpus import load_gpus
+
     name, equals, values = (part.strip() for part in text.partition("="))
     plain = name.replace("-", "_")
     if plain not in VARIED:
         if not wanted.gpus:
             expected = f"expected one of these, or with --gpus a type; {nearest(name, VARIED)}"
             raise InvalidValue("sweep", [("--vary", name, expected)])
-        plain = gpu_type(name, known_gpus(wanted.gpu_facts))
+        plain = gpu_type(name, load_gpus(wanted.gpu_facts))
     try:
         numbers = [float(v) if plain == "network_gbit" else int(v) for v in values.split(",")]
     except ValueError:

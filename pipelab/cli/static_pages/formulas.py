@@ -42,8 +42,8 @@ def typeset_html(html: str) -> str:
     return _HTML.sub(_replaced, html)
 
 
-def _replaced(found: re.Match) -> str:
-    parts = found.groupdict()
+def _replaced(match: re.Match) -> str:
+    parts = match.groupdict()
     if parts.get("code"):
         return parts["code"]
     if parts.get("block"):

@@ -207,8 +207,8 @@ def linked(body: str, name: str, pages: Sequence[str]) -> str:
     """
     here, known = PurePosixPath(name).parent, set(pages)
 
-    def link(found: re.Match) -> str:
-        target, anchor, text = found.groups()
+    def link(match: re.Match) -> str:
+        target, anchor, text = match.groups()
         if normpath(here / f"{target}.html") in known:
             return f'<a href="{target}.html{anchor or ""}">{text}</a>'
         return f'<span title="not in this copy">{text}</span>'

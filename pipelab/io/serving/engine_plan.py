@@ -339,20 +339,7 @@ class EnginePlan:
                 f"memory is taken on a GPU, which leaves {min(self.free_shares):.0%} of it; "
                 "--gpu-memory-utilization is a share of all, so it is as much smaller there"
             )
-        notes += self._notes_on_batches()
-        plan = self.evaluation
-        if plan.attainable < plan.rate * (1 - 1e-6):
-            given = self.problem.workload.in_flight is not None
-            notes.append(
-                f"{plan.in_flight} microbatches in flight yield {plan.attainable:,.7g} tokens/s, and the plan's rate "
-                f"of {plan.rate:,.7g} needs {plan.in_flight_needed}: "
-                + (
-                    "leave out Workload.in_flight for as many as memory holds"
-                    if given
-                    else "no more fit without slowing it"
-                )
-            )
-        return notes
+        return notes + self._notes_on_batches()
 
     def _notes_on_batches(self) -> list[str]:
         """List how the engine's batches differ from the plan's microbatches."""
