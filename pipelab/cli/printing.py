@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipelab.engine.answers import Result
     from pipelab.engine.deployments.result import Deployment
     from pipelab.evaluation import Evaluation
+    from pipelab.hardware.what_fits import Capacity
     from pipelab.placement import Placement
     from pipelab.problem import Problem
 
@@ -43,10 +44,8 @@ def print_deployment(deployment: "Deployment") -> None:
         print(table_text(deployment.to_frame()))
 
 
-def print_evaluation(problem: "Problem", placement: "Placement", held: "DataFrame") -> None:
+def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity") -> None:
     """Print a placement's attainable rate, what it holds, its stages and its links."""
-    import numpy as np
-
     from pipelab.display import number, rate
     from pipelab.evaluation import evaluate
 
@@ -57,14 +56,11 @@ def print_evaluation(problem: "Problem", placement: "Placement", held: "DataFram
     if evaluation.attainable < evaluation.rate * (1 - 1e-6):
         text += f", of a rate of {number(evaluation.rate)} that {evaluation.in_flight_needed} would reach"
     print(f"{text}; slowest: {', '.join(evaluation.bottlenecks)}")
-    load, least = problem.workload, held.min(numeric_only=True)
-    context, sequences = (
-        "any number of" if most == np.inf else f"{most:,.0f}"
-        for most in (least["longest_context_tokens"], least["most_sequences"])
-    )
-    together = load.batch_size * (evaluation.in_flight or load.in_memory)
+    load, unlimited = held.workload, "any number of"
+    context = unlimited if held.context is None else f"{held.context:,}"
+    sequences = unlimited if held.sequences is None else f"{held.sequences:,}"
     print(
-        f"It holds {together:,} sequences of {context} tokens, "
+        f"It holds {load.batch_size * load.in_memory:,} sequences of {context} tokens, "
         f"or {sequences} sequences of {load.sequence_length:,} tokens"
     )
     _print_times(problem, evaluation)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
-from pipelab.fields import Count, checked_arguments, described, given, instance
+from pipelab.fields import Count, Frozen, checked_arguments, described, given, instance
+from pipelab.hardware.engine_memory import engine_counted
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import Roofline, WithDimensions, can_cut, needed_gb
 from pipelab.hardware.transformer import Transformer
@@ -25,25 +26,98 @@ if TYPE_CHECKING:
 MOST_COUNTED = 10**9  # by a Workload; what fits this often has no limit
 
 
-def capacity(problem: Problem, placement: Placement) -> "DataFrame":
-    """Find what every stage of a placement holds: the longest context, and the most sequences.
+@dataclass(frozen=True, kw_only=True)
+class StageCapacity(Frozen):
+    """The most that one stage holds; None where memory sets no limit, 0 where not even one fits."""
+
+    stage: Stage
+    gpu_types: tuple[str, ...]
+    context: int | None  # tokens per sequence, of as many sequences as the workload has
+    sequences: int | None  # of as many tokens as the workload has
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity(Frozen):
+    """The most that a placement holds.
+
+    Attributes
+    ----------
+    stages : tuple of StageCapacity
+        Of every stage the longest context and the most sequences.
+    workload : Workload
+        Whose sequences and tokens the other of both is; where it leaves the number in flight open,
+        with that of the placement's attainable rate, or 1 where the placement does not fit.
+    runs_on : str
+        The engine whose own memory is counted (`Roofline.runs_on`); empty: none is.
+    """
+
+    stages: tuple[StageCapacity, ...]
+    workload: Workload
+    runs_on: str
+
+    @property
+    def context(self) -> int | None:
+        """Longest context in tokens, with the workload's sequences; None for any."""
+        return _least([s.context for s in self.stages])
+
+    @property
+    def sequences(self) -> int | None:
+        """Most sequences at once (of all microbatches in flight) of the workload's length; None for any."""
+        return _least([s.sequences for s in self.stages])
+
+    def to_frame(self) -> "DataFrame":
+        """Tabulate the stages.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per stage: `stage`, `layers`, `gpu_types`, `longest_context_tokens`,
+            `most_sequences` (infinite where memory sets no limit), and what this stage `limits`.
+        """
+        import pandas as pd
+
+        rows = []
+        for i, stage in enumerate(self.stages, start=1):
+            most_of = {name: getattr(stage, name) for name in ("context", "sequences")}
+            limits = [
+                n for n, most in most_of.items() if most is not None and most == getattr(self, n)
+            ]
+            context, sequences = (np.inf if n is None else n for n in most_of.values())
+            rows.append(
+                {
+                    "stage": i,
+                    "layers": show_layers(stage.stage.layers),
+                    "gpu_types": tally(stage.gpu_types),
+                    "longest_context_tokens": context,
+                    "most_sequences": sequences,
+                    "limits": ", ".join(limits),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        from pipelab.display import table
+
+        counted = f"With what {self.runs_on}" if self.runs_on else "Without what an engine"
+        return table(self.to_frame()) + f"<p>{counted} itself keeps in memory.</p>"
+
+
+def capacity(problem: Problem, placement: Placement) -> Capacity:
+    """Find what a placement holds: the longest context, the most sequences, and which stage limits them.
 
     Parameters
     ----------
     problem : Problem
-        Whose memory counts; its workload says how many sequences have the longest context, and how long
-        the most sequences are, where it leaves the number in flight open, with that of the placement's
-        attainable rate, or 1 where the placement does not fit. What an engine itself keeps in memory counts
+        Whose memory counts; its workload says how many sequences have the longest context, and
+        how long the most sequences are. It need not fit itself. What an engine itself keeps in memory counts
         only if the cost model names it, `Roofline(runs_on="vLLM")`, as that of a result found with `runs_on` does.
     placement : Placement
         Valid but for memory.
 
     Returns
     -------
-    pandas.DataFrame
-        One row per stage: `stage`, `layers`, `gpu_types`; `longest_context_tokens` per sequence and
-        `most_sequences` at once, of all microbatches in flight: infinite where memory sets no limit, 0 where
-        not even one fits. The placement holds the least of each.
+    Capacity
+        `context` (tokens), `sequences` (at once), and `to_frame()` with both of every stage.
 
     Raises
     ------
@@ -58,12 +132,10 @@ def capacity(problem: Problem, placement: Placement) -> "DataFrame":
     >>> cluster, load = pl.Cluster.from_counts({"L4": 1}, 24, 1), pl.Workload(8192, 1, "decode")
     >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
     >>> held = pl.hardware.capacity(problem, pl.Placement.of([(32, (0,))]))
-    >>> int(held["longest_context_tokens"].min()), int(held["most_sequences"].min())
-    (42262, 5)
+    >>> held.context > 40_000, held.sequences
+    (True, 5)
     """
     # A longer context, and one more sequence, never need less memory; so halving finds the last that fits.
-    import pandas as pd
-
     instance("capacity", "problem", problem, Problem, "a Problem")
     instance("capacity", "placement", placement, Placement, "a Placement")
     defects = broken_rules(problem, placement)
@@ -71,8 +143,9 @@ def capacity(problem: Problem, placement: Placement) -> "DataFrame":
         raise InvalidPlacement(defects)
     if problem.workload.in_flight is None:
         problem = problem.with_in_flight(_attained_with(problem, placement))
-    stages = enumerate(placement.stages, start=1)
-    return pd.DataFrame([_of_stage(problem, number, stage) for number, stage in stages])
+    stages = tuple(_of_stage(problem, stage) for stage in placement.stages)
+    runs_on = engine_counted(problem.costs)
+    return Capacity(stages=stages, workload=problem.workload, runs_on=runs_on)
 
 
 def _attained_with(problem: Problem, placement: Placement) -> int:
@@ -82,26 +155,29 @@ def _attained_with(problem: Problem, placement: Placement) -> int:
         return 1
 
 
-def _of_stage(problem: Problem, number: int, stage: Stage) -> dict:
+def _of_stage(problem: Problem, stage: Stage) -> StageCapacity:
     gpus, load = [problem.cluster.gpus[g] for g in stage.gpus], problem.workload
 
     def fits(load: Workload) -> bool:
         cost = answered(problem.costs, problem.model, load, gpus, stage.layers, problem.batch_split)
         return cost.fits(gpus)
 
-    return {
-        "stage": number,
-        "layers": show_layers(stage.layers),
-        "gpu_types": tally(tuple(gpu.type for gpu in gpus)),
-        "longest_context_tokens": _last(lambda n: fits(replace(load, sequence_length=n))),
-        "most_sequences": _last(lambda n: fits(replace(load, batch_size=n))) * load.in_memory,
-    }
+    context = _last(lambda n: fits(replace(load, sequence_length=n)))
+    batch = _last(lambda n: fits(replace(load, batch_size=n)))
+    sequences = None if batch is None else batch * load.in_memory
+    gpu_types = tuple(gpu.type for gpu in gpus)
+    return StageCapacity(stage=stage, gpu_types=gpu_types, context=context, sequences=sequences)
 
 
-def _last(fits: Callable[[int], bool]) -> float:
-    """Find the last whole number that fits; 0 if 1 does not, infinity if all do."""
+def _last(fits: Callable[[int], bool]) -> int | None:
+    """Find the last whole number that fits; 0 if 1 does not, None if all do."""
     last = bisect_left(range(1, MOST_COUNTED + 1), True, key=lambda n: not fits(n))
-    return np.inf if last == MOST_COUNTED else float(last)
+    return None if last == MOST_COUNTED else last
+
+
+def _least(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return min(known) if known else None
 
 
 @checked_arguments

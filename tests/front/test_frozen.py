@@ -70,7 +70,7 @@ def objects():
         pl.trade_off(tiny), pl.compare(tiny, ["even", "auto"]), pl.settings(kept.problem, kept.placement, "vLLM"),
         pl.sweep(pl.load_case, [{"name": "tiny"}], progress=False, jobs=1),
         pl.hardware.Measured(times, tiny.costs), pl.LayerTimes({"A": 1.0}),
-        pl.hardware.expected_rate(decode, pl.solve(decode).evaluation),
+        pl.hardware.capacity(decode, kept.placement), pl.hardware.expected_rate(decode, pl.solve(decode).evaluation),
         pl.load_model("DeepSeek-V3"), pl.Model("heavy head", 2, 3, 4, 1.0, weight_factors=[1, 2]),
         pl.course.helix_cluster("single24"), pl.course.published_bubbles(),
         pl.hardware.calibrate(pl.Roofline(), BENCH),

@@ -74,11 +74,11 @@ def test_a_cache_is_as_large_as_the_engine_logged(log, request):
     if log["miss"]:
         request.applymarker(pytest.mark.xfail(reason=log["miss"], strict=True))
     problem, plan = _started(log)
-    stage, held = plan.stages[0], pl.hardware.capacity(problem, plan)
-    model, degree = problem.model, len(stage.gpus)
-    each = len(stage.layers) * model.kv_bytes / min(degree, model.kv_parts)
+    stage = pl.hardware.capacity(problem, plan).stages[0]
+    model, degree = problem.model, len(stage.stage.gpus)
+    each = len(stage.stage.layers) * model.kv_bytes / min(degree, model.kv_parts)
     # One token more would take another block of 16 of every sequence.
-    held = (held["longest_context_tokens"][0] + 1) * problem.workload.batch_size * each / 2**30
+    held = (stage.context + 1) * problem.workload.batch_size * each / 2**30
     block, logged = 16 * problem.workload.batch_size * each / 2**30, float(log["cache_gib"])
     assert held * 0.9 <= logged <= (held + block) * 1.1
 
@@ -140,17 +140,12 @@ def test_memory_with_an_engine_is_the_documented_rule_s(seed):
                 assert cost.memory_gb == pytest.approx([needed] * t, rel=1e-9)
     engine = str(rng.choice(list(known_memory())))
     problem = dataclasses.replace(problem, costs=dataclasses.replace(costs, runs_on=engine))
-    plan = _random_plan(problem, rng)
-    held = pl.hardware.capacity(problem, plan)
-    lasts = {
-        "sequence_length": held["longest_context_tokens"],
-        "batch_size": held["most_sequences"] // load.in_flight,
-    }
-    for field, column in lasts.items():
-        for stage, most in zip(plan.stages, column, strict=True):
-            if np.isfinite(most):
-                assert not most or _fits(problem, stage, **{field: int(most)})
-                assert not _fits(problem, stage, **{field: int(most) + 1})
+    for stage in pl.hardware.capacity(problem, _random_plan(problem, rng)).stages:
+        batch = stage.sequences and stage.sequences // load.in_flight
+        for field, most in (("sequence_length", stage.context), ("batch_size", batch)):
+            if most is not None:
+                assert not most or _fits(problem, stage.stage, **{field: most})
+                assert not _fits(problem, stage.stage, **{field: most + 1})
 
 
 @pytest.mark.quick(8)
@@ -173,6 +168,7 @@ def test_settings_ask_for_no_more_than_is_held_with_their_engine(seed):
         number = found.evaluation.in_flight
         assert found.sequences == load.batch_size * number
         held = pl.hardware.capacity(counted.with_in_flight(number), plan)
-        assert held["most_sequences"].min() >= found.sequences
-        assert held["longest_context_tokens"].min() >= load.sequence_length
-        assert found.memory_counts == (engine != "transformers")
+        assert held.runs_on == (engine if engine != "transformers" else "")
+        assert held.sequences is None or held.sequences >= found.sequences
+        assert held.context is None or held.context >= load.sequence_length
+        assert found.memory_counts == bool(held.runs_on)

@@ -31,33 +31,23 @@ def _random_plan(problem, rng):
     return pl.Placement.of([(n, tuple(map(int, p))) for n, p in zip(spans, parts, strict=True)])
 
 
-def _held(problem, plan):
-    """What the least roomy stage holds: tokens per sequence, and sequences."""
-    held = pl.hardware.capacity(problem, plan)
-    return held["longest_context_tokens"].min(), held["most_sequences"].min()
-
-
-def _with_number_in_flight(problem, plan):
-    """The number of the placement's attainable rate, or 1 where the placement does not fit."""
-    if problem.workload.in_flight is not None:
-        return problem
-    number = pl.evaluate(problem, plan).in_flight if _fits(problem, plan) else 1
-    return problem.with_in_flight(number or 1)
-
-
-def _compare_with_the_evaluator(problem, plan, most=10**6):
-    """Both numbers; at the limit, below it, and one beyond."""
-    context, sequences = _held(problem, plan)
-    problem = _with_number_in_flight(problem, plan)
-    batch = sequences // problem.workload.in_flight
-    for field, last in (("sequence_length", context), ("batch_size", batch)):
-        if not np.isfinite(last):
+def _compare_with_the_evaluator(problem, plan, held, most=10**6):
+    """Both numbers, and which stage limits them; at the limit, below it, and one beyond."""
+    problem = problem.with_in_flight(held.workload.in_flight)
+    batch = held.sequences and held.sequences // problem.workload.in_flight
+    for field, last in (("sequence_length", held.context), ("batch_size", batch)):
+        if last is None:
             assert _fits(problem, plan, **{field: most})
             continue
-        last = int(last)
         below = {n for n in (last, last - 1, last // 2, last // 3, 1) if 1 <= n <= last}
         assert all(_fits(problem, plan, **{field: n}) for n in below)
         assert not _fits(problem, plan, **{field: last + 1})
+    frame = held.to_frame()
+    for name, column in (("context", "longest_context_tokens"), ("sequences", "most_sequences")):
+        least = frame[column].min()
+        assert least == (float("inf") if getattr(held, name) is None else getattr(held, name))
+        limits = frame["limits"].str.contains(name)
+        assert (limits == ((frame[column] == least) & np.isfinite(frame[column]))).all()
 
 
 @pytest.mark.quick(6)
@@ -65,34 +55,39 @@ def _compare_with_the_evaluator(problem, plan, most=10**6):
 def test_what_is_held_is_what_the_evaluator_lets_pass(seed):
     problem = roofline_oracle.random_problem(seed, max_gpus_per_stage=4, same_type_stages=False)
     plan = _random_plan(problem, np.random.default_rng(seed))
-    context, sequences = _held(problem, plan)
-    load = _with_number_in_flight(problem, plan).workload
-    enough = context >= load.sequence_length and sequences >= load.batch_size * load.in_flight
-    assert _fits(problem, plan) == enough
-    _compare_with_the_evaluator(problem, plan)
+    held = pl.hardware.capacity(problem, plan)
+    assert _fits(problem, plan) == all(
+        value is None or value >= mine
+        for value, mine in (
+            (held.context, problem.workload.sequence_length),
+            (held.sequences, problem.workload.batch_size * held.workload.in_flight),
+        )
+    )
+    _compare_with_the_evaluator(problem, plan, held)
 
 
 def test_other_cost_models_are_asked_too(tiny):
-    _compare_with_the_evaluator(tiny, pl.solve(tiny, "aggregated").placement)
+    plan = pl.solve(tiny, "aggregated").placement
+    _compare_with_the_evaluator(tiny, plan, pl.hardware.capacity(tiny, plan))
 
 
-def test_every_stage_has_its_room():
+def test_the_stage_with_the_least_room_is_named():
     cluster = pl.Cluster.from_counts({"A100-SXM-80": 1, "L4": 1}, {"A100-SXM-80": 80, "L4": 24}, 10)
     problem = pl.Problem(
         cluster, pl.load_model("Llama-3-8B"), pl.Workload(8192, 1, "decode", in_flight=4), pl.Roofline(),
     )  # fmt: skip
     plan = pl.Placement.of([(16, (0,)), (16, (1,))])
     held = pl.hardware.capacity(problem, plan)
-    context, sequences = held["longest_context_tokens"], held["most_sequences"]
+    assert list(held.to_frame()["limits"]) == ["", "context, sequences"]
     # By hand: what the L4 may use, less weights and one token of activations; 2048 numbers of two bytes per layer
     free = 0.9 * 24e9 - 1e9 * problem.model.weight_gb(range(16, 32))
-    assert context[1] == int((free - 4 * (4096 + 14336)) / (4 * 16 * 4096)) < context[0]
-    assert sequences[1] == 4 * int(free / (4 * 8192 * 16 * 4096 + 4 * 18432)) < sequences[0]
+    assert held.context == int((free - 4 * (4096 + 14336)) / (4 * 16 * 4096))
+    assert held.sequences == 4 * int(free / (4 * 8192 * 16 * 4096 + 4 * 18432))
     # A window keeps the context from mattering.
     model = dataclasses.replace(problem.model, window=1024)
     held = pl.hardware.capacity(dataclasses.replace(problem, model=model), plan)
-    assert np.isinf(held["longest_context_tokens"]).all()
-    assert np.isfinite(held["most_sequences"]).all()
+    assert held.context is None
+    assert list(held.to_frame()["limits"]) == ["", "sequences"]
 
 
 def test_nothing_is_held_where_weights_alone_are_too_large():
@@ -100,7 +95,8 @@ def test_nothing_is_held_where_weights_alone_are_too_large():
     problem = pl.Problem(
         cluster, pl.load_model("Llama-3-70B"), pl.Workload(8, 1, "decode"), pl.Roofline()
     )  # fmt: skip
-    assert _held(problem, pl.Placement.of([(80, (0,))])) == (0, 0)
+    held = pl.hardware.capacity(problem, pl.Placement.of([(80, (0,))]))
+    assert (held.context, held.sequences) == (0, 0)
     with pytest.raises(pl.errors.InvalidPlacement, match="left out"):
         pl.hardware.capacity(problem, pl.Placement.of([(79, (0,))]))
     with pytest.raises(pl.errors.InvalidValue, match="placement = 3: expected a Placement"):
