@@ -134,12 +134,14 @@ def _nvidia(host, rng):
     units = rng.random() < 0.5
     for name, values in mib.items():
         columns[f"{name} [MiB]"] = [f"{value} MiB" if units else value for value in values]
-    order = rng.permutation(list(columns)).tolist()
-    if rng.random() < 0.5:
+    bare = len(columns) == 3 and memory == "total" and rng.random() < 0.5
+    first = ["uuid" if called == "uuid" else "index", "name"]
+    order = [*first, "memory.total [MiB]"] if bare else rng.permutation(list(columns)).tolist()
+    if not bare and rng.random() < 0.5:
         columns |= {"compute_mode": ["Default"] * len(size), "temperature.gpu": [40] * len(size)}
         order += ["compute_mode", "temperature.gpu"]
     rows = [", ".join(str(columns[name][i]) for name in order) for i in size]
-    text = "\n".join([", ".join(order), *rows]) + "\n"
+    text = "\n".join(rows if bare else [", ".join(order), *rows]) + "\n"
     shown = replace(host, numbers=list(size)) if called == "uuid" else among_others(host, rng)
     labels = [f"GPU{n}" for n in shown.numbers]
     table = ["\t".join(["", *labels, "CPU Affinity"])]

@@ -51,10 +51,12 @@ class Row(NamedTuple):
         return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {cell}: {expected}")
 
 
-def read_rows(path: Path, columns: Sequence[str], *, skipped: int = 0) -> list[Row]:
+def read_rows(
+    path: Path, columns: Sequence[str], *, skipped: int = 0, header: Sequence[str] = ()
+) -> list[Row]:
     """Read a CSV file, every cell as stripped text.
 
-    `skipped` lines stand in front of the table.
+    `skipped` lines stand in front of the table; `header` are the columns of a file that does not name them.
 
     Raises
     ------
@@ -72,7 +74,7 @@ def read_rows(path: Path, columns: Sequence[str], *, skipped: int = 0) -> list[R
     if not lines:
         expected = f"; expected columns {', '.join(columns)}" if columns else ""
         raise InvalidData(f"{path}: the file is empty{expected}")
-    (first, header), *body = lines
+    (first, header), *body = [(0, list(header)), *lines] if header else lines
     for column in columns:
         if column not in header:
             others = len(header) == 1 and set(header[0]) & set(";\t|")

@@ -1,5 +1,6 @@
 """The GPUs of one host, as nvidia-smi, rocm-smi or amd-smi lists them: HOST.gpus.csv."""
 
+import math
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -11,6 +12,8 @@ from pipelab.errors import InvalidData, shown
 from pipelab.files.csv_rows import NUMBER, Row, read_rows
 from pipelab.files.reading_and_writing import read_text
 from pipelab.hardware.known_gpus import GPUFacts, type_of, type_of_named
+
+PCIE_LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.984375, 4: 1.96875, 5: 3.9375, 6: 7.5625}
 
 
 class ListedGPU(NamedTuple):
@@ -56,7 +59,8 @@ _TOOLS = (
 )
 _BYTES = {"MiB": 2**20, "bytes": 1}
 COMMANDS = "` or `".join(tool.command for tool in _TOOLS)
-_FREE = "memory.free [MiB]"
+_FREE, _UNNAMED = "memory.free [MiB]", "memory [MiB]"  # without a header, none says which memory
+_ECC_SHARE = 0.07  # GDDR with error correction keeps a sixteenth for it
 _NUMBER, _UUID = re.compile("0|[1-9][0-9]{0,3}"), re.compile("GPU-[0-9a-fA-F-]+")
 # MIG instances in names and UUIDs; AMD's partitions, each of which shows the whole GPU's memory
 # (ROCm issue 4750).
@@ -79,7 +83,7 @@ def listed_gpus(path: Path, facts: Mapping[str, GPUFacts]) -> list[ListedGPU]:
     tool, rows = _table(path)
     gpus: dict[str, ListedGPU] = {}
     for place, row in enumerate(rows):
-        _refuse_parts(row)
+        _refuse_unusable(row)
         column = tool.number if tool.number in row.cells else "uuid"
         text = row.cells[column].removeprefix("card")
         numbered = column == tool.number
@@ -93,15 +97,19 @@ def listed_gpus(path: Path, facts: Mapping[str, GPUFacts]) -> list[ListedGPU]:
 
 
 def _table(path: Path) -> tuple[_ListingTool, list[Row]]:
-    """Find out which tool printed a listing, and read it."""
+    """Find out which tool printed a listing, and read it, with a header or without."""
     lines = [[cell.strip() for cell in line.split(",")] for line in read_text(path).splitlines()]
     # rocm-smi may put a warning in front, which is one sentence
     skipped = next((i for i, cells in enumerate(lines) if len(cells) > 1), 0)
     cells = lines[skipped] if lines else [""]
     tool = next((tool for tool in _TOOLS if {tool.number, tool.total} & set(cells)), None)
     if tool is None:
-        said = f"{path}, row {skipped + 1}: {shown(', '.join(cells))}: no header of a listing"
-        raise InvalidData(f"{said}; expected what `{COMMANDS}` prints")
+        if len(cells) != 3 or not re.match(r"\d+$|GPU-|MIG-", cells[0]):
+            said = f"{path}, row {skipped + 1}: {shown(', '.join(cells))}: no header of a listing"
+            raise InvalidData(f"{said}; expected what `{COMMANDS}` prints")
+        tool = _TOOLS[0]._replace(total=_UNNAMED)
+        header = tool.number if cells[0].isdecimal() else "uuid", tool.names[0], _UNNAMED
+        return tool, read_rows(path, (), skipped=skipped, header=header)
     for columns in ((tool.number, "uuid"), tool.names, (tool.total,)):
         if not set(columns) & set(cells):
             expected = f"expected what `{tool.command}` prints"
@@ -110,13 +118,18 @@ def _table(path: Path) -> tuple[_ListingTool, list[Row]]:
     return tool, read_rows(path, (), skipped=skipped)
 
 
-def _refuse_parts(row: Row) -> None:
-    """Refuse parts of GPUs, and GPUs that are cut into parts."""
+def _refuse_unusable(row: Row) -> None:
+    """Refuse parts of GPUs, and GPUs on which no program may run."""
     for column, cell in row.cells.items():
         if _PART.search(cell) or (column == "mig.mode.current" and cell.lower() == "enabled"):
             raise row.error(
                 column, cell, f"a MIG instance or a partition, or a GPU cut into them: {WHOLE}"
             )
+        if column == "compute_mode" and cell == "Prohibited":
+            expected = (
+                "expected a GPU that programs may use; run nvidia-smi -c DEFAULT, or leave it out"
+            )
+            raise row.error(column, cell, expected)
 
 
 def _gpu(row: Row, tool: _ListingTool, facts: Mapping[str, GPUFacts]) -> tuple[GPU, float]:
@@ -127,7 +140,14 @@ def _gpu(row: Row, tool: _ListingTool, facts: Mapping[str, GPUFacts]) -> tuple[G
     kind = type_of_named(name, facts, _UNKNOWN, partial(row.error, column, name))
     gpu = facts[kind]
     slot = gpu.pcie_gb_per_s or gpu.link_gb_per_s
-    return GPU(kind, _available(row, tool) / 1e9, gpu.usd_per_hour), slot
+    generation, width = (_lanes(row, f"pcie.link.{what}") for what in ("gen.max", "width.current"))
+    if generation and width:
+        slot = PCIE_LANE_GB_PER_S[generation] * width
+    memory = _available(row, tool) / 1e9
+    if tool.total == _UNNAMED and not math.isclose(memory, gpu.memory_gb, rel_tol=_ECC_SHARE):
+        expected = "expected the total; list it with a header if only this is free"
+        raise row.error(_UNNAMED, row.cells[_UNNAMED], expected)
+    return GPU(kind, memory, gpu.usd_per_hour), slot
 
 
 def _available(row: Row, tool: _ListingTool) -> float:
@@ -147,3 +167,14 @@ def _bytes(row: Row, column: str, unit: str) -> float:
     if not NUMBER.fullmatch(text) or not 0 <= float(text) * _BYTES[unit] < 1e15:
         raise row.error(column, row.cells[column], f"expected a number of {unit}")
     return float(text) * _BYTES[unit]
+
+
+def _lanes(row: Row, column: str) -> int | None:
+    text = row.cells.get(column, "")
+    most = max(PCIE_LANE_GB_PER_S) if column.endswith("max") else 32
+    # "[N/A]", "[Not Supported]": the driver does not know.
+    if not text or text.strip("[]") in ("N/A", "Not Supported", "Unknown Error"):
+        return None
+    if not re.fullmatch("[0-9]{1,2}", text) or not 1 <= int(text) <= most:
+        raise row.error(column, text, f"expected a whole number from 1 to {most}")
+    return int(text)

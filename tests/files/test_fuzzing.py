@@ -46,10 +46,11 @@ def _table(name: str, rows: int, *readers: Callable[[Path], Any]) -> Door:
 
 
 def _plain_rows(path: Path) -> int:
-    """Lines of several cells that hold anything, without the header."""
+    """Lines of several cells that hold anything, without the header, which a host's listing may lack."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         cells = [[cell.strip() for cell in row] for row in csv.reader(file)]
-    return sum(len(row) > 1 and any(row) for row in cells) - 1
+    rows = [row for row in cells if len(row) > 1 and any(row)]
+    return len(rows) - (not path.name.endswith(".gpus.csv") or any("name" in c for c in rows[0]))
 
 
 def _texts(folder: Path) -> dict[str, str]:

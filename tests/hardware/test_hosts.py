@@ -28,7 +28,7 @@ def _least_of_equal(sizes):
 
 @pytest.mark.parametrize("seed", range(100))
 def test_every_form_of_a_listing_says_what_is_in_a_host(seed, tmp_path):
-    """Numbers with gaps, UUIDs, memory in use, units or not, AMD's tools."""
+    """Numbers with gaps, UUIDs, memory in use, no header, units or not, AMD's tools."""
     for part in range(15):
         folder = tmp_path / str(part)
         folder.mkdir()
@@ -63,6 +63,24 @@ def _look_at_random_hosts(rng, tmp_path):
         ids = [i, *(j for _, j in rest)]
         fast = {host.words[j][k][:2] in ("NV", "XG") for j in ids for k in ids if j != k}
         assert len(fast) == 1  # each to each, or none
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_memory_that_nothing_names_is_all_or_refused(seed, tmp_path):
+    """Without a header: what is in use is no GPU's memory."""
+    rng = np.random.default_rng(seed)
+    kind = str(rng.choice([kind for kind in made_hosts.KINDS if kind != "MI300X"]))
+    name, total, *_ = made_hosts.KINDS[kind]
+    used = int(rng.integers(0, total // 2))
+    for memory in (total, used, total - used, total * 15 / 16):
+        (tmp_path / "h.gpus.csv").write_text(f"0, {name}, {memory:.0f} MiB\n")
+        if memory > 0.93 * total:
+            assert pl.load_cluster(tmp_path).gpus[0].memory_gb == pytest.approx(
+                memory * 2**20 / 1e9, rel=1e-4
+            )
+            continue
+        with pytest.raises(pl.errors.InvalidData, match=r"h\.gpus\.csv, row 1.*with a header"):
+            pl.load_cluster(tmp_path)
 
 
 def test_uuids_do_not_say_which_gpus_of_a_larger_matrix_these_are(tmp_path):
@@ -159,6 +177,13 @@ def test_without_nvlink_a_host_is_a_node_over_pcie(tmp_path):
     assert cluster.bandwidth_matrix()[0, 1:].tolist() == [31.5, 10]
     (tmp_path / "links.csv").write_text("host,other,gbit_per_s\nh,h,160\n")
     assert _nodes(pl.load_cluster(tmp_path))["h"][0] == 20
+    slots = "index, name, memory.total [MiB], pcie.link.gen.max, pcie.link.width.current\n"
+    lines = [f"{i}, NVIDIA L40S, 46068 MiB, 3, {w}\n" for i, w in enumerate((16, 4, 16))]
+    (tmp_path / "h.gpus.csv").write_text(slots + "".join(lines))
+    assert pl.load_cluster(tmp_path).bandwidth_matrix()[0].tolist()[1:] == [4 * 0.984375, 15.75]
+    unknown = [f"{i}, NVIDIA L40S, 46068 MiB, [N/A], [Not Supported]\n" for i in range(3)]
+    (tmp_path / "h.gpus.csv").write_text(slots + "".join(unknown))
+    assert pl.load_cluster(tmp_path).bandwidth_matrix()[0].tolist()[1:] == [31.5, 20]
 
 
 def test_hosts_are_joined_by_what_was_measured(tmp_path):
@@ -236,6 +261,7 @@ STRANGE_GPUS = [
     (f"{ONE}\nGPU-5f2c x, NVIDIA A40, 9 MiB\n", "'index': 'GPU-5f2c x': expected a GPU's number"),
     ("uuid, name, memory.total [MiB]\nGPU-5f2c x, NVIDIA A40, 9 MiB\n", "'GPU-5f2c x': expected a GPU's UUID"),
     (f"{ONE}, mig.mode.current\n0, NVIDIA A40, 9 MiB, Enabled\n", "GPU cut into them: expected whole GPUs"),
+    (f"{ONE}, compute_mode\n0, NVIDIA A40, 9 MiB, Prohibited\n", "'compute_mode': 'Prohibited'.*-c DEFAULT"),
     (f"{ONE}, memory.used [MiB]\n0, NVIDIA A40, 9 MiB, 9 MiB\n", "'9 MiB': .*more than are in use"),
     (f"{ONE}, memory.used [MiB]\n0, NVIDIA A40, 9 MiB, [N/A]\n", r"memory.used \[MiB\]': '\[N/A\]': expected a number"),
     ("GPU 0: NVIDIA A40 (UUID: GPU-5f2c)\n", "row 1: 'GPU 0: .* no header .* expected what `nvidia-smi --query"),
