@@ -92,9 +92,7 @@ def ways_through(
     ------
     TooLarge
     """
-    used = np.flatnonzero(sets.any(axis=0))[
-        ::-1
-    ]  # ways are numbered by hops to the last class first
+    used = np.flatnonzero(sets.any(axis=0))
     inside, signs = sets[:, used], [-1] * len(rates) + [1] * len(seconds)  # of what is greatest
     between = [
         (sign, sign * hops[np.ix_(used, used)])
