@@ -305,7 +305,7 @@ class Cluster:
         return self.latency_ms[np.ix_(self.group, self.group)]
 
     def scaled_bandwidth(self, factor: float) -> "Cluster":
-        """The same GPUs with every link `factor` times as fast.
+        """Make a cluster of these GPUs with every link `factor` times as fast.
 
         Parameters
         ----------
@@ -328,7 +328,7 @@ class Cluster:
         return replace(self, bandwidth_gb_per_s=self.bandwidth_gb_per_s * factor)
 
     def with_counts(self, counts: Mapping[str, int]) -> "Cluster":
-        """The same types in other numbers, with the links there are.
+        """Make a cluster of these types in other numbers, with the links there are.
 
         Parameters
         ----------
