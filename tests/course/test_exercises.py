@@ -829,8 +829,8 @@ def test_on_small_inputs_no_order_within_the_memory_is_faster(m, room):
     mine = [_within_room(rank, m, list(room)) for rank in range(len(room))]
     assert off(given, mine) == ""
     all_orders = itertools.product(*(list(map(list, _orders(m, most))) for most in room))
-    ends = {n07._run(rows, m).makespan for rows in all_orders if not off(given, list(rows))}
-    assert ends == {n07._run(mine, m).makespan}
+    ends = {n07.run_rows(rows, m).makespan for rows in all_orders if not off(given, list(rows))}
+    assert ends == {n07.run_rows(mine, m).makespan}
 
 
 def test_what_1f1b_holds_is_what_the_simulator_says():

@@ -389,7 +389,7 @@ def test_the_graph_has_an_arrow_for_each_that_waits_and_a_red_circle(says, title
     [
         (my_1f1b, "right, it keeps the rule on all 2 inputs"),
         (gpipe, "the last rank holds 8 microbatches. Hint: that is GPipe"),
-        (one_at_a_time, "rank 0 holds 1 microbatches, and 1F1B 4, so it waits more"),
+        (one_at_a_time, "rank 0 holds 1 microbatches, and 1F1B 4. Hint: how many"),
         (without_min, "on ranks=4, microbatches=2 yours fails"),
         (one_too_many, "rank 0 holds 5 microbatches, and 1F1B 4. Hint: how many"),
         (two_ahead, "rank 0 holds 7 microbatches, and 1F1B 4. Hint: how many"),
