@@ -14,7 +14,7 @@ from html import escape
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
-from pipelab.display import NO_FORMULAS, table
+from pipelab.display import NO_FORMULAS, number, table
 from pipelab.errors import shown
 
 if TYPE_CHECKING:
@@ -196,20 +196,20 @@ class Number:
         if value is None and self.none:
             return 0, f"Yours is None. Hint: {self.none}"
         try:
-            number = float(cast(Any, value))
+            mine = float(cast(Any, value))
         except OverflowError:
             return 0, "Expected a finite number, yours has too many digits"
         except (TypeError, ValueError):
             return 0, f"Expected a number, without unit and commas, yours is {shown(value)}"
-        if not math.isfinite(number):
-            return 0, f"Expected a finite number, yours is {number}"
+        if not math.isfinite(mine):
+            return 0, f"Expected a finite number, yours is {mine}"
         target = self.target()
-        yours = f"{_in_full(number)} {self.unit}".strip()
-        if self._meets(number, target):
+        yours = f"{number(mine, digits=7)} {self.unit}".strip()
+        if self._meets(mine, target):
             return 1, yours
-        hint = self._hint(number, target)
+        hint = self._hint(mine, target)
         points = 0.5 if hint in self.half else 0
-        how = "too high" if number > target else "too low"
+        how = "too high" if mine > target else "too low"
         return points, f"Yours is {yours}, {how}. Hint: {hint}"
 
     def seen(self, value: object) -> Seen:
@@ -238,11 +238,6 @@ class Number:
         if near and any(number == round(target, n) for n in range(6)):
             return "it is the answer, rounded too far: give one or two digits more"
         return self.hint
-
-
-def _in_full(number: float) -> str:
-    """Whole numbers in full, others with seven digits."""
-    return f"{number:,.0f}" if number == int(number) and abs(number) < 1e15 else f"{number:,.7g}"
 
 
 # A function
