@@ -6,16 +6,16 @@ times of layers add up. The write-up's is in `pipelab.writeup`, those of real GP
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from annotated_types import Ge, Le
 
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue
-from pipelab.fields import NotNegative, Real, checked, derived, described
-from pipelab.placement import Placement
-from pipelab.problem import CostModel, ModelLike, Problem, StageCost, StageTables, Workload
+from pipelab.fields import NotNegative, Real, checked, described
+from pipelab.problem import CostModel, ModelLike, StageCost, Workload
 
 # beyond, sums and ratios leave the range of floats
 _Milliseconds = Annotated[
@@ -166,6 +166,11 @@ class LayerTimes(CostModel):
         return StageCost(rate, batch, (memory,) * len(gpus), pass_seconds=float(passes))
 
 
+def _of_wrapped(name: str) -> Any:
+    """Make a member of `WrappedCosts` that is the wrapped cost model's."""
+    return property(attrgetter(f"costs.{name}"))
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WrappedCosts(CostModel):
     """A cost model that answers as another one; a subclass says where it differs.
@@ -178,84 +183,28 @@ class WrappedCosts(CostModel):
 
     costs: CostModel
 
-    @property
-    def gpu_types(self) -> Sequence[str]:
-        return self.costs.gpu_types
-
-    @derived
-    def link_units(self) -> str:
-        return self.costs.link_units
-
-    @derived
-    def prefer(self) -> Literal["rate", "time"]:
-        return self.costs.prefer
-
-    @derived
-    def nodes_matter_alone(self) -> bool:
-        return self.costs.nodes_matter_alone
-
-    @derived
-    def cuts_every_layer(self) -> bool:
-        return self.costs.cuts_every_layer
-
-    @derived
-    def most_gpus(self) -> float:
-        return self.costs.most_gpus
-
-    @derived
-    def engine(self) -> str:
-        return self.costs.engine
-
-    @derived
-    def runs_on(self) -> str:
-        return self.costs.runs_on
-
-    @derived
-    def memory_share(self) -> float | None:
-        return self.costs.memory_share
-
-    @derived
-    def chunk_tokens(self) -> int | None:
-        return self.costs.chunk_tokens
-
-    @property
-    def knows_training(self) -> bool:
-        return self.costs.knows_training
-
-    def check(self, problem: Problem) -> None:
-        self.costs.check(problem)
-
-    def stage(self, *args: Any, **kwargs: Any) -> StageCost:
-        return self.costs.stage(*args, **kwargs)
-
-    def stage_tables(self, *args: Any, **kwargs: Any) -> StageTables:
-        return self.costs.stage_tables(*args, **kwargs)
-
-    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: Any) -> Any:
-        return self.costs.link_throughput(problem, bandwidth_gb_per_s)
-
-    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
-        return self.costs.memory_parts(problem, gpu, layers)
-
-    def mixes_as_slowest(self, problem: Problem) -> bool:
-        return self.costs.mixes_as_slowest(problem)
-
-    def memory_by_size(self, problem: Problem) -> bool:
-        return self.costs.memory_by_size(problem)
-
-    def training_cost(self, problem: Problem, report: Any, **recipe: Any) -> tuple[float, ...]:
-        return self.costs.training_cost(problem, report, **recipe)
-
-    def training_table(
-        self, problem: Problem, gpus: Sequence[int], **recipe: Any
-    ) -> np.ndarray | None:
-        return self.costs.training_table(problem, gpus, **recipe)
-
-    def mfu(self, problem: Problem, placement: Placement, tokens_per_s: float) -> float | None:
-        return self.costs.mfu(problem, placement, tokens_per_s)
-
-    def memory_as_sold(self, gpu_type: str) -> float | None:
-        return self.costs.memory_as_sold(gpu_type)
+    gpu_types = _of_wrapped("gpu_types")
+    link_units = _of_wrapped("link_units")
+    prefer = _of_wrapped("prefer")
+    nodes_matter_alone = _of_wrapped("nodes_matter_alone")
+    cuts_every_layer = _of_wrapped("cuts_every_layer")
+    most_gpus = _of_wrapped("most_gpus")
+    engine = _of_wrapped("engine")
+    runs_on = _of_wrapped("runs_on")
+    memory_share = _of_wrapped("memory_share")
+    chunk_tokens = _of_wrapped("chunk_tokens")
+    knows_training = _of_wrapped("knows_training")
+    check = _of_wrapped("check")
+    stage = _of_wrapped("stage")
+    stage_tables = _of_wrapped("stage_tables")
+    link_throughput = _of_wrapped("link_throughput")
+    memory_parts = _of_wrapped("memory_parts")
+    mixes_as_slowest = _of_wrapped("mixes_as_slowest")
+    memory_by_size = _of_wrapped("memory_by_size")
+    training_cost = _of_wrapped("training_cost")
+    training_table = _of_wrapped("training_table")
+    mfu = _of_wrapped("mfu")
+    memory_as_sold = _of_wrapped("memory_as_sold")
 
     def with_speed(self, gpu_type: str, speed: float) -> Self:
         return self._around(self.costs.with_speed(gpu_type, speed))

@@ -374,7 +374,7 @@ def outcome_of_row(row: Mapping[str, Any]) -> Outcome:
 
 
 def ended_row(row: Mapping[str, Any], *, html: bool = False) -> str:
-    """The same as `ended` for a point of a sweep.
+    """Return what `ended` does, for a point of a sweep.
 
     Examples
     --------

@@ -831,7 +831,7 @@ class Problem:
         self.costs.check(self)
 
     def with_in_flight(self, number: int | None) -> "Problem":
-        """The same problem with this number of microbatches in flight.
+        """Make this problem with a number of microbatches in flight.
 
         Parameters
         ----------

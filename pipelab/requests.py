@@ -22,17 +22,17 @@ This is a definition to read. `pl.deploy` with limits finds the same by column g
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
+from pipelab.exhaustive import list_placements
 from pipelab.fields import python_value
-from pipelab.placement import Placement, Stage
+from pipelab.placement import Placement
 from pipelab.problem import Phase, Problem
 
 __all__ = [
@@ -411,7 +411,7 @@ def best_deployment(
     for phase in phases:
         for batch in batches:
             own = for_phase(problem, phase, batch)
-            for placement in every_placement(own):
+            for placement in list_placements(own):
                 found = best_service(own, placement, limits)
                 key = phase, frozenset(placement.gpus)
                 if found and (
@@ -447,31 +447,3 @@ def _keep(kept: dict[_Rates, _Chosen], rates: _Rates, chosen: _Chosen) -> None:
     for other in [o for o in kept if all(a <= b for a, b in zip(o, rates, strict=True))]:
         del kept[other]
     kept[rates] = chosen
-
-
-def every_placement(problem: Problem) -> Iterator[Placement]:
-    """List every placement, whether it fits in memory or not.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its limits on stages count.
-
-    Yields
-    ------
-    Placement
-    """
-
-    def continued(first: int, free: frozenset[int]) -> Iterator[tuple[Stage, ...]]:
-        if first == problem.model.layers:
-            yield ()
-        for stop in range(first + 1, problem.model.layers + 1):
-            for size in range(1, problem.max_gpus_per_stage + 1):
-                for gpus in combinations(sorted(free), size):
-                    types = {problem.cluster.gpus[g].type for g in gpus}
-                    if problem.same_type_stages and len(types) > 1:
-                        continue
-                    for rest in continued(stop, free - set(gpus)):
-                        yield (Stage(range(first, stop), gpus), *rest)
-
-    return map(Placement, continued(0, frozenset(range(len(problem.cluster)))))

@@ -106,15 +106,9 @@ def spans_from_factors(
     key = np.stack(
         [(last - first).astype(float), *(_sums(layers, f, first, last) for f in factors)], axis=1
     )
-    # As np.unique of rows, in a fraction of its time.
-    order = np.lexsort(key.T[::-1])
-    ordered = key[order]
-    new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))
-    different = ordered[new]
-    which = np.empty(len(key), dtype=int)
-    which[order] = np.cumsum(new) - 1
+    different, which = np.unique(key, axis=0, return_inverse=True)
     kind = np.full((layers, layers), -1)
-    kind[inside] = which
+    kind[inside] = which.reshape(-1)
     number, weight, work, *rest = different.T
     return Spans(kind, number.astype(int), weight, work, dict(zip(others, rest, strict=True)))
 

@@ -172,15 +172,13 @@ def split_by_flops(flops: Numbers, stages: int) -> Split:
     return _ranges([*ends, len(flops)])
 
 
-def split_bandwidth_aware(
-    layers: int, memory: Numbers, bandwidth: Numbers, *, layer_memory: float | None = None
-) -> Split:
+def split_bandwidth_aware(layers: int, memory: Numbers, bandwidth: Numbers) -> Split:
     """Cut for the least of the largest layers / bandwidth, within what each node's memory holds.
 
-    However fast a node's link, it gets no more layers than fit. Without `layer_memory`, all layers
-    are taken to fill half of all memory: a node then gets at most twice its share by memory, but at
-    least one layer; where layers need less, a split beyond these limits can be better. It is a rule
-    of thumb: a message is as large after one layer as after ten, so layers / bandwidth is no time.
+    All layers are taken to fill half of all memory. So a node gets at most twice its share by memory,
+    however fast its link, but at least one layer; where layers need less, a split beyond these limits
+    can be better. It is a rule of thumb: a message is as large after one layer as after ten, so
+    layers / bandwidth is no time.
 
     Parameters
     ----------
@@ -188,8 +186,6 @@ def split_bandwidth_aware(
         At least one for every node.
     memory, bandwidth : sequences of float, one per node
         Finite and above 0, in any units; only ratios count.
-    layer_memory : float, optional
-        Memory that one layer needs, in the unit of `memory`; above 0.
 
     Returns
     -------
@@ -199,7 +195,7 @@ def split_bandwidth_aware(
     Raises
     ------
     InvalidValue
-        An amount is not such a number, numbers are missing, or layers of this size do not fit.
+        An amount is not such a number, or numbers are missing.
 
     Examples
     --------
@@ -209,8 +205,10 @@ def split_bandwidth_aware(
     _check_sizes(layers, len(memory))
     memory = amounts("split", "memory", memory, positive=True)
     bandwidth = amounts("split", "bandwidth", bandwidth, len(memory), positive=True)
-    most = _most_layers(layers, memory, layer_memory)
-    speeds = [Fraction(speed) for speed in bandwidth]  # quotients of floats may overflow
+    # fractions, as quotients of floats may overflow
+    size, speeds = [Fraction(amount) for amount in memory], [Fraction(rate) for rate in bandwidth]
+    double_share = 2 * layers / sum(size) * Fraction(ROUNDING)
+    most = [max(1, int(amount * double_share)) for amount in size]
     sizes = [1] * len(memory)
     with_room = [(2 / speed, node) for node, speed in enumerate(speeds) if most[node] > 1]
     heapify(with_room)
@@ -366,22 +364,6 @@ def split_minmax(
 def _ranges(ends: Iterable[int]) -> Split:
     """Make stages between neighbouring ends; the first end is 0."""
     return tuple(range(a, b) for a, b in pairwise(ends))
-
-
-def _most_layers(layers: int, memory: Numbers, layer_memory: float | None) -> list[int]:
-    """Compute how many layers each node holds; together at least `layers`. Fractions do not overflow."""
-    sizes, slack = [Fraction(size) for size in memory], Fraction(ROUNDING)
-    if layer_memory is None:
-        double_share = 2 * layers / sum(sizes) * slack
-        return [max(1, int(size * double_share)) for size in sizes]
-    (need,) = amounts("split", "layer_memory", [layer_memory], positive=True)
-    most = [min(layers, int(size / Fraction(need) * slack)) for size in sizes]
-    if min(most) < 1 or sum(most) < layers:
-        fit = ", ".join(map(str, most[:8])) + ", …" * (len(most) > 8)
-        expected = f"expected less: the nodes can hold {fit} of {layers} layers"
-        problem = ("layer_memory", layer_memory, f"{expected}; every node needs at least one")
-        raise InvalidValue("split_bandwidth_aware", [problem])
-    return most
 
 
 def _check_sizes(layers: int, stages: int) -> None:

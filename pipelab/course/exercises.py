@@ -14,7 +14,7 @@ from html import escape
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
-from pipelab.display import NO_FORMULAS, table
+from pipelab.display import NO_FORMULAS, number, table
 from pipelab.errors import shown
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _SLIPS = {
     1e-3: "it is a thousandth of the answer: look at the units",
     1e6: "it is a million times the answer: look at the units",
     1e-6: "it is a millionth of the answer: look at the units",
-    -1: "it has the right size and the wrong sign",
 }
 
 
@@ -197,20 +196,21 @@ class Number:
         if value is None and self.none:
             return 0, f"Yours is None. Hint: {self.none}"
         try:
-            number = float(cast(Any, value))
+            mine = float(cast(Any, value))
         except OverflowError:
             return 0, "Expected a finite number, yours has too many digits"
         except (TypeError, ValueError):
-            return 0, _no_number(value)
-        if not math.isfinite(number):
-            return 0, f"Expected a finite number, yours is {number}"
+            return 0, f"Expected a number, without unit and commas, yours is {shown(value)}"
+        if not math.isfinite(mine):
+            return 0, f"Expected a finite number, yours is {mine}"
         target = self.target()
-        yours = f"{_in_full(number)} {self.unit}".strip()
-        if self._meets(number, target):
+        yours = f"{number(mine, digits=7)} {self.unit}".strip()
+        if self._meets(mine, target):
             return 1, yours
-        hint = self._hint(number, target)
+        hint = self._hint(mine, target)
         points = 0.5 if hint in self.half else 0
-        return points, f"Yours is {yours}, {_how_far(number, target)}. Hint: {hint}"
+        how = "too high" if mine > target else "too low"
+        return points, f"Yours is {yours}, {how}. Hint: {hint}"
 
     def seen(self, value: object) -> Seen:
         """Say whether a reader's value is right, and what is off."""
@@ -234,43 +234,10 @@ class Number:
         for factor, says in _SLIPS.items():
             if self._meets(number, factor * target):
                 return says
-        if self._meets(number * target, 1):
-            return "it is 1 divided by the answer: which of the two belongs on top?"
-        if target == int(target) and abs(number - target) == 1:
-            return f"you are one off; is an end counted twice, or not at all? And {self.hint}"
         near = abs(number - target) < 0.02 * abs(target)
         if near and any(number == round(target, n) for n in range(6)):
             return "it is the answer, rounded too far: give one or two digits more"
         return self.hint
-
-
-def _no_number(value: object) -> str:
-    """What was given instead, and what to do about it."""
-    text = repr(value)
-    given = text if len(text) <= 60 else f"of type {type(value).__name__}"
-    advice = ""
-    if isinstance(value, str | tuple) and any(sign.isdigit() for sign in text):
-        advice = "; write it without unit and without commas"
-    elif hasattr(value, "throughput"):
-        advice = "; take one of its numbers, such as .throughput"
-    return f"Expected a number, yours is {given}{advice}"
-
-
-def _in_full(number: float) -> str:
-    """Whole numbers in full, others with seven digits."""
-    return f"{number:,.0f}" if number == int(number) and abs(number) < 1e15 else f"{number:,.7g}"
-
-
-def _how_far(number: float, target: float) -> str:
-    """In which direction, and roughly how far; a share with digits would give the answer away."""
-    times = number / target
-    if times > 10:
-        return "more than ten times the answer"
-    if 0 < times < 1 / 10:
-        return "less than a tenth of the answer"
-    ratio = max(times, 1 / times) if times > 0 else 10.0
-    how = "slightly " if ratio < 1.1 else "far " if ratio > 2 else ""
-    return f"{how}too {'high' if times > 1 else 'low'}"
 
 
 # A function

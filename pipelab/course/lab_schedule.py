@@ -1,25 +1,21 @@
 """The lab *A schedule of your own*: unequal stages, limited memory, and the proven optimum to compare with."""
 
 import random
-from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelab.course.exercises import Exercise, Given, missing_or_twice
-from pipelab.course.n07 import rows_within
+from pipelab.course.exercises import Exercise, Given
+from pipelab.course.n07 import Rows, off_rows, rows_within, run_rows
 from pipelab.course.pictures import plot_orders
 from pipelab.course.scored_labs import Lab, Try, problems
 from pipelab.engine.best_schedules import BestSchedule, best_schedule
-from pipelab.engine.timeline import StageCosts, simulate
+from pipelab.engine.timeline import StageCosts
 from pipelab.engine.timeline.timeline import Timeline
-from pipelab.errors import InvalidSchedule, shown
+from pipelab.errors import shown
 from pipelab.figures.gantts import plot_timelines
-from pipelab.schedules import Schedule
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-Rows = Sequence[Sequence[str]]
 
 _SECONDS = 20.0  # for a proof; most take a tenth of a second
 _WORTH_IT = 0.96  # a rule that is hardly longer takes at most this share of the baseline
@@ -47,11 +43,7 @@ def _costs(given: Given) -> StageCosts:
 
 
 def _run(given: Given, rows: Rows) -> Timeline:
-    named = [[f"{rank}{action}" for action in row] for rank, row in enumerate(rows)]
-    order = Schedule.of(
-        "yours", named, microbatches=given.microbatches, stage_rank=range(len(rows))
-    )
-    return simulate(order, _costs(given))
+    return run_rows(rows, given.microbatches, _costs(given))
 
 
 @cache
@@ -123,18 +115,7 @@ def _off(given: Given, rows: Any) -> str:
     ranks = len(given.forward)
     if len(rows) != ranks or not isinstance(rows, list):
         return f"expected a list of {ranks} rows, one per rank; yours gives {shown(rows)}"
-    wanted = [f"{kind}{i}" for kind in "FIW" for i in range(given.microbatches)]
-    for rank, row in enumerate(rows):
-        if why := missing_or_twice(row, wanted, f"rank {rank}"):
-            return why
-    try:
-        timeline = _run(given, rows)
-    except InvalidSchedule as error:
-        return str(error).removeprefix("schedule 'yours' ")
-    for rank, (held, room) in enumerate(zip(timeline.peak_memory, given.room, strict=True)):
-        if held > room + 1e-9:
-            return f"rank {rank} holds {held:g} microbatches at its peak and has room for {room}"
-    return ""
+    return off_rows(rows, "FIW", given.microbatches, given.room, _costs(given))
 
 
 def _draw(tried: Try) -> "Figure":

@@ -19,7 +19,7 @@ from pipelab.display import counted, listed, number
 from pipelab.engine.solving import solve
 from pipelab.engine.timeline import timeline_of
 from pipelab.engine.timeline.placement_timelines import PlacedTimeline
-from pipelab.errors import InvalidPlacement, InvalidValue
+from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import (
@@ -268,11 +268,11 @@ _FRAMES, _OPENS_AT = 90, 0.62  # moments shown, and the share of the time at whi
 
 _BOX, _WAITS = 0.64, 0.52  # width of a stage (a stage and a link are 1), height of a queue's place
 
-_MOST_PROMPTS = 12
+_PROMPTS = 6
 
 
-def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "Figure":
-    """Prompts on their way through the pipeline, as frames to play, with a slider for the time.
+def plot_moving(problem: Problem, placement: Placement) -> "Figure":
+    """Six prompts on their way through the pipeline, as frames to play, with a slider for the time.
 
     All prompts are there from the beginning, and each enters as soon as the first stage is free.
 
@@ -282,18 +282,11 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "Fi
         Of prefill, with links counted in tokens/s.
     placement : Placement
         Valid for this problem.
-    prompts : int
-        How many, from 2 to 12.
 
     Returns
     -------
     plotly.graph_objects.Figure
         Boxes are stages, with their layers; the bottleneck is black. Every frame moves the dots only.
-
-    Raises
-    ------
-    InvalidValue
-        Too few or too many prompts.
 
     Examples
     --------
@@ -302,11 +295,8 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "Fi
     >>> plot_moving(three_sites(), cut).layout.title.text.split("<br>")[0]
     'Once the pipeline is full, a prompt leaves every 818 ms: GPU 4 takes that long'
     """
-    if not 2 <= prompts <= _MOST_PROMPTS:
-        expected = f"expected 2 to {_MOST_PROMPTS}"
-        raise InvalidValue("plot_moving", [("prompts", prompts, expected)])
-    placed = timeline_of(problem, placement, prompts, in_flight=prompts)
-    timeline, shape = placed.timeline, (len(placed.lanes), prompts)
+    placed = timeline_of(problem, placement, _PROMPTS, in_flight=_PROMPTS)
+    timeline, shape = placed.timeline, (len(placed.lanes), _PROMPTS)
     start, end = timeline.start.reshape(shape), timeline.end.reshape(shape)
     moments = np.linspace(0, end[-1, -1], _FRAMES)
     dots = [_dots(start, end, moment) for moment in moments]
@@ -318,7 +308,7 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "Fi
         mode="markers+text",
         showlegend=False,
         cliponaxis=False,
-        text=[str(n) for n in range(1, prompts + 1)],
+        text=[str(n) for n in range(1, _PROMPTS + 1)],
         textfont={"color": "white", "size": 11},
         marker={"size": 20, "color": NEUTRAL, "line": {"color": "white", "width": 1.5}},
         hovertemplate="prompt %{text}<extra></extra>",
@@ -340,7 +330,7 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "Fi
         margin={"t": 84, "b": 84, "l": 20, "r": 20},
         legend={"itemclick": False, "itemdoubleclick": False},
         x={"range": [-0.75, len(placement) + 0.4], **hidden},
-        y={"range": [-0.8, 1 + _WAITS * prompts], **hidden},
+        y={"range": [-0.8, 1 + _WAITS * _PROMPTS], **hidden},
         **_controls(moments, first),
     )
 

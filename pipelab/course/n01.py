@@ -49,9 +49,7 @@ class _Split(NamedTuple):
         return max(self.ms)
 
 
-def plot_splits(
-    problem: Problem, splits: Mapping[str, Sequence[range]], gpus: Sequence[int] | None = None
-) -> "Figure":
+def plot_splits(problem: Problem, splits: Mapping[str, Sequence[range]]) -> "Figure":
     """A row per split: on the left the layers as blocks, on the right a time bar per stage.
 
     Links are left out, as every split leaves them out.
@@ -61,9 +59,7 @@ def plot_splits(
     problem : Problem
         With one GPU per stage.
     splits : mapping of name to sequence of range
-        Layers of each stage, numbered from 0; at least one split.
-    gpus : sequence of int, optional
-        GPU ids in pipeline order; by default all, by id.
+        Layers of the stage on each GPU, by id, numbered from 0; at least one split.
 
     Returns
     -------
@@ -80,9 +76,8 @@ def plot_splits(
     """
     from plotly.subplots import make_subplots
 
-    order = list(range(len(problem.cluster))) if gpus is None else list(gpus)
-    types = [problem.cluster.gpus[g].type for g in order]
-    rows = [_measured(problem, plain(name), split, order) for name, split in splits.items()]
+    types = [gpu.type for gpu in problem.cluster.gpus]
+    rows = [_measured(problem, plain(name), split) for name, split in splits.items()]
     figure = make_subplots(
         rows=len(rows),
         cols=2,
@@ -92,7 +87,7 @@ def plot_splits(
     )
     figure.update_xaxes(showticklabels=False, **BARE)
     figure.update_xaxes(range=[0, problem.model.layers], col=1)
-    figure.update_xaxes(range=[0.4, len(order) + 0.6], dtick=1, col=2)
+    figure.update_xaxes(range=[0.4, len(types) + 0.6], dtick=1, col=2)
     figure.update_xaxes(showticklabels=True, row=len(rows))
     figure.update_xaxes(title="decoder layer", row=len(rows), col=1)
     figure.update_xaxes(title="stage; bars: ms per batch", row=len(rows), col=2)
@@ -118,9 +113,9 @@ def plot_splits(
     )
 
 
-def _measured(problem: Problem, name: str, split: Sequence[range], order: Sequence[int]) -> _Split:
-    costs = [stage_cost(problem, [g], layers) for layers, g in zip(split, order, strict=True)]
-    rooms = [problem.cluster.gpus[g].memory_gb * SAME for g in order]
+def _measured(problem: Problem, name: str, split: Sequence[range]) -> _Split:
+    costs = [stage_cost(problem, [g], layers) for g, layers in enumerate(split)]
+    rooms = [gpu.memory_gb * SAME for gpu in problem.cluster.gpus]
     fits = [cost.memory_gb[0] <= room for cost, room in zip(costs, rooms, strict=True)]
     ms = [1000 * problem.workload.tokens / cost.throughput for cost in costs]
     return _Split(name, [len(part) for part in split], ms, fits)

@@ -544,26 +544,14 @@ def _worst_ms(pool: Pool) -> float:
 
 def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
     """What the notebook's program claims with the reader's rows instead of those for positions."""
-    from pyscipopt import Model
 
-    scip, gpus = Model(), range(len(pool.ms))
-    scip.hideOutput()
-    scip.setParam("limits/nodes", 20_000)
-    link = {(a, b): pool.link_ms(a, b) for a, b in permutations(gpus, 2)}
+    def whole_line(scip: Any, v: Any, d: Any) -> None:
+        for pair in pairwise(d.G) if pool.line else ():  # nothing to search: do the rows allow it?
+            scip.addCons(v.x[pair] == 1)
 
-    v = _variables(scip, gpus, link)
-    data = SimpleNamespace(G=gpus, ms=list(pool.ms), link=link, layers=pool.layers)
-    _chain(scip, v, data)
-    for pair in pairwise(gpus) if pool.line else ():  # nothing to search for: do the rows allow it?
-        scip.addCons(v.x[pair] == 1)
-    family(scip, v, data)
-    scip.setObjective(v.T)
-    scip.optimize()
-    if not scip.getNSols():
-        return math.inf
-    layers = [round(scip.getVal(v.n[g])) for g in gpus]
-    links = [pair for pair, x in v.x.items() if scip.getVal(x) > 0.5]
-    return ClaimedValue.of(scip.getObjVal(), (layers, links))
+    problem = small_problem(pool.layers, pool.ms, pool.link_ms, "ms per layer")
+    answer = ask_scip(problem, _chain, whole_line, family)
+    return ClaimedValue.of(answer.ms, (answer.layers, answer.links))
 
 
 def small_problem(

@@ -204,7 +204,6 @@ _CHOSEN = 0.5  # of a variable that should be 0 or 1
 class WithoutFamilies(NamedTuple):
     """What came of it."""
 
-    without: str
     predicted_tokens_per_s: float | None  # what the solver claims
     verdict: str  # what `evaluate` finds wrong with the stages it chose
 
@@ -222,8 +221,8 @@ def leave_out(problem: Problem, *families: str) -> WithoutFamilies:
     Returns
     -------
     WithoutFamilies
-        `without`, the families; `predicted_tokens_per_s`, what the solver claims, None where it has
-        no answer; and `verdict`, what `evaluate` finds wrong with the stages it chose.
+        `predicted_tokens_per_s`, what the solver claims, None where it has no answer; and `verdict`,
+        what `evaluate` finds wrong with the stages it chose.
 
     Raises
     ------
@@ -243,19 +242,16 @@ def leave_out(problem: Problem, *families: str) -> WithoutFamilies:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an unbounded program is one of the answers here
         program.solve(solver=cp.HIGHS)
-    name = " and ".join(families) or "(nothing)"
     if not program.status.startswith("optimal"):
-        return WithoutFamilies(name, None, f"the program is {program.status.replace('_', ' ')}")
+        return WithoutFamilies(None, f"the program is {program.status.replace('_', ' ')}")
     z, claimed = variables["z"].value, float(program.value)
     chosen = [a for a, value in zip(allocations, z, strict=True) if value > _CHOSEN]
     try:
         true = evaluate(problem, _placement(chosen)).throughput
     except (InvalidPlacement, InvalidValue) as error:
-        return WithoutFamilies(name, claimed, str(error))
+        return WithoutFamilies(claimed, str(error))
     right = abs(true - claimed) <= NOT_SOLVED * true
-    return WithoutFamilies(
-        name, claimed, "holds" if right else f"it yields only {true:,.6g} tokens/s"
-    )
+    return WithoutFamilies(claimed, "holds" if right else f"it yields only {true:,.6g} tokens/s")
 
 
 # What an integer program chose

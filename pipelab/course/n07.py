@@ -25,6 +25,10 @@ from pipelab.schedules import Schedule, one_rank
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+Rows = Sequence[Sequence[str]]  # of each rank
+
+_UNIT = StageCosts(1, 1, 1)
+
 
 def _stages(chance: random.Random) -> Given:
     """Times of every stage, the time of a message, and the number of microbatches."""
@@ -71,10 +75,29 @@ def rows_within(room: Sequence[int], microbatches: int) -> list[list[str]]:
     return rows
 
 
-def _run(rows: Sequence[Sequence[str]], m: int) -> "Timeline":
+def run_rows(rows: Rows, microbatches: int, costs: StageCosts = _UNIT) -> Timeline:
+    """Simulate the actions of every rank, such as "F0", with stage s on rank s."""
     named = [[f"{rank}{action}" for action in row] for rank, row in enumerate(rows)]
-    order = Schedule.of("yours", named, microbatches=m, stage_rank=range(len(rows)))
-    return simulate(order, StageCosts(1, 1, 1))
+    order = Schedule.of("yours", named, microbatches=microbatches, stage_rank=range(len(rows)))
+    return simulate(order, costs)
+
+
+def off_rows(
+    rows: Rows, kinds: str, microbatches: int, room: Sequence[float], costs: StageCosts = _UNIT
+) -> str:
+    """Say why rows lack actions, cannot be run or need more room; "" where they do not."""
+    wanted = [f"{kind}{i}" for kind in kinds for i in range(microbatches)]
+    for rank, row in enumerate(rows):
+        if why := missing_or_twice(row, wanted, f"rank {rank}"):
+            return why
+    try:
+        timeline = run_rows(rows, microbatches, costs)
+    except InvalidSchedule as error:
+        return str(error).removeprefix("schedule 'yours' ")
+    for rank, (held, most) in enumerate(zip(timeline.peak_memory, room, strict=True)):
+        if held > most + 1e-9:
+            return f"rank {rank} holds {held:g} microbatches and has room for {most}"
+    return ""
 
 
 def off_room(given: Given, rows: Any) -> str:
@@ -83,20 +106,12 @@ def off_room(given: Given, rows: Any) -> str:
 
 
 def _why_not(given: Given, rows: Any) -> str:
-    wanted = [f"{kind}{i}" for kind in "FB" for i in range(given.m)]
-    for rank, row in enumerate(rows):
-        if why := missing_or_twice(row, wanted, f"rank {rank}"):
-            return why
-    try:
-        timeline = _run(rows, given.m)
-    except InvalidSchedule as error:
-        return str(error).removeprefix("schedule 'yours' ")
-    for rank, held in enumerate(timeline.peak_in_flight):
-        if held > given.room[rank]:
-            return f"rank {rank} holds {held} microbatches and has room for {given.room[rank]}"
-    rule = _run(rows_within(given.room, given.m), given.m).makespan
-    late = f"it ends at {timeline.makespan:g}, and 1F1B with a shorter lead at {rule:g}"
-    return late if timeline.makespan > rule else ""
+    if why := off_rows(rows, "FB", given.m, given.room):
+        return why
+    rule = rows_within(given.room, given.m)
+    end, earliest = (run_rows(each, given.m).makespan for each in (rows, rule))
+    late = f"it ends at {end:g}, and 1F1B with a shorter lead at {earliest:g}"
+    return late if end > earliest else ""
 
 
 def _stalls_in_its_room(given: Given, rows: Any) -> bool:
@@ -116,7 +131,7 @@ def _draw_room(tried: Failure) -> "Figure":
     given, rows = tried.given, tried.answer or [[]] * len(tried.given.room)
     rows = [row if isinstance(row, list) else [] for row in rows]
     try:
-        timeline = _run(rows, given.m)
+        timeline = run_rows(rows, given.m)
     except Exception:  # whatever a reader's rows are
         named = {
             f"rank {r}, room {room}": row

@@ -377,15 +377,6 @@ def _mean_ratio(given: Given) -> float:
     return geometric_mean(measured / predicted for predicted, measured in given.rows)
 
 
-def _draw_rows(failure: Failure) -> "Figure":
-    given = failure.given
-    numbers = list(range(1, len(given.rows) + 1))
-    ratios = [measured / predicted for predicted, measured in given.rows]
-    lines = {"measured / predicted": ratios, "the factor": [_factor(given)] * len(numbers)}
-    text = f"The factor {_factor(given):.4g} lies between 1 and the measured ratios"
-    return plot_lines(numbers, lines, text, ("row", "times the prediction"))
-
-
 def _look_at_rows(given: Given) -> str:
     if len(given.rows) == 1:
         return "with ln x as the unknown this is a parabola; where is its lowest point?"
@@ -406,7 +397,6 @@ EXERCISES: dict[str, Exercise] = {
         inputs=drawn(92, 200, _rows, lambda given: len(given.rows)),
         target=_factor,
         hint=_look_at_rows,
-        picture=_draw_rows,
         half=lambda given, answer: math.isclose(answer, _mean_ratio(given)),
     ),
 }

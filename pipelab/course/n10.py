@@ -383,17 +383,9 @@ def _request(chance: random.Random) -> Given:
     return Given(prefill=prefill, decode=decode, tokens=tokens, m=m)
 
 
-def _seconds(given: Given, tokens: int | None = None) -> float:
+def _seconds(given: Given, one_more: bool = False) -> float:
     each = max(sum(given.decode), given.m * max(given.decode))
-    return sum(given.prefill) + ((tokens or given.tokens) - 1) * each
-
-
-def _draw_request(failure: Failure) -> "Figure":
-    given = failure.given
-    numbers = list(range(1, given.tokens + 1))
-    ends = [_seconds(given, n) for n in numbers]
-    text = f"The first token is there after {ends[0]:g}, all {given.tokens} after {ends[-1]:g}"
-    return plot_lines(numbers, {"time": ends}, text, ("token", "seconds"), (given.tokens, ends[-1]))
+    return sum(given.prefill) + (given.tokens - 1 + one_more) * each
 
 
 def _look_at_request(given: Given) -> str:
@@ -418,7 +410,6 @@ EXERCISES: dict[str, Exercise] = {
         inputs=drawn(102, 200, _request, lambda given: (len(given.decode), given.tokens)),
         target=_seconds,
         hint=_look_at_request,
-        picture=_draw_request,
-        half=lambda given, seconds: seconds == _seconds(given, given.tokens + 1),
+        half=lambda given, seconds: seconds == _seconds(given, one_more=True),
     ),
 }

@@ -17,7 +17,7 @@ from pipelab.course.pictures import NAMES, finish, plot_counts
 from pipelab.display import number
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.solving import solve
-from pipelab.errors import InvalidPlacement, InvalidValue, shown
+from pipelab.errors import InvalidPlacement, shown
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import VERDICT_COLOURS
@@ -117,18 +117,9 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
     -------
     plotly.graph_objects.Figure
         In numbers of rows; the three parts share one scale.
-
-    Raises
-    ------
-    InvalidValue
-        The ledger has no entry.
     """
     from plotly.subplots import make_subplots
 
-    if not len(ledger):
-        raise InvalidValue(
-            "plot_verdicts", [("ledger", "no entries", "expected at least one; see reproduce")]
-        )
     data = ledger.data
     sections = data["section"].unique()
     found = {kind: {section: Counter[str]() for section in sections} for kind in KINDS}

@@ -14,7 +14,7 @@ from pipelab.course.ledger.published_programs import scheduler_1f1b
 from pipelab.course.pictures import finish, plot_counts
 from pipelab.engine.schedules import schedule
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.errors import InvalidValue, shown
+from pipelab.errors import shown
 from pipelab.figures.theme import TYPE_COLOURS
 from pipelab.schedules import Schedule
 
@@ -37,14 +37,7 @@ def plot_faults(faults: "Sequence[Fault]") -> "Figure":
     -------
     plotly.graph_objects.Figure
         In numbers of faults.
-
-    Raises
-    ------
-    InvalidValue
-        There is no fault.
     """
-    if not faults:
-        raise InvalidValue("plot_faults", [("faults", "none", "expected at least one")])
     found = {
         broken: Counter(fault.program for fault in faults if fault.caught_by == broken)
         for broken in PROPERTIES

@@ -142,14 +142,6 @@ def _best_move(given: Given) -> int:
     return max(_after_moves(given))
 
 
-def _draw_moves(failure: Failure) -> "Figure":
-    best = sorted(_after_moves(failure.given), reverse=True)
-    text = f"The best of {len(best)} sets of spans lets {best[0]} pass"
-    axes = ("sets of spans, the best first", "least rate of a layer")
-    at = (1, best[0])
-    return plot_lines(range(1, len(best) + 1), {"rate": best}, text + failure.yours, axes, at)
-
-
 def _look_at_moves(given: Given) -> str:
     if _best_move(given) == _least_now(given):
         return "no change helps here: then the answer is what the layers let pass now"
@@ -241,7 +233,6 @@ EXERCISES: dict[str, Exercise] = {
         inputs=drawn(163, 200, _movable, lambda given: (len(given.spans), given.layers)),
         target=_best_move,
         hint=_look_at_moves,
-        picture=_draw_moves,
         half=lambda given, answer: answer == max(_after_moves(given, lengths=False)),
     ),
 }

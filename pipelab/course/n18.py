@@ -14,9 +14,10 @@ from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn, 
 from pipelab.course.pictures import Block, BlockRow, colour_of, plot_lines, plot_rows
 from pipelab.engine.best_schedules import best_schedule
 from pipelab.engine.methods.step_time import solve_for_step_time
+from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.engine.timeline.formulas import lower_bound
-from pipelab.engine.timeline.placement_timelines import in_training
+from pipelab.engine.timeline.placement_timelines import hops, in_training
 from pipelab.errors import InvalidValue
 from pipelab.fields import given
 from pipelab.hardware.roofline import Roofline
@@ -63,7 +64,7 @@ def best_pair(problem: Problem) -> Pair:
     microbatches = problem.workload.microbatches
     bounded = [(each.bound(microbatches), each) for each in _candidates(problem)]
     best: Pair | None = None
-    for bound, candidate in sorted(bounded, key=lambda pair: (pair[0], pair[1].parts)):
+    for bound, candidate in sorted(bounded, key=lambda pair: pair[0]):
         if math.isinf(bound) or (best and best.seconds <= bound):
             break
         pair = candidate.proven(problem)
@@ -77,7 +78,7 @@ def best_pair(problem: Problem) -> Pair:
 class _Candidate(NamedTuple):
     """A placement with one GPU per stage, and what its stages take and keep."""
 
-    parts: tuple[tuple[int, int, int], ...]  # of each stage: GPU, first layer, number of layers
+    placement: Placement
     stages: list[TrainingCost]
     costs: StageCosts
     room: list[float]  # GB for activations
@@ -102,20 +103,14 @@ class _Candidate(NamedTuple):
         timeline = simulate(best.schedule, self.costs, transfers="queued")
         if timeline.makespan > best.bound * (1 + 1e-6):
             raise refused
-        placement = Placement.of([(n, (g,)) for g, _, n in self.parts])
-        return Pair(timeline.makespan + self.update, placement, timeline)
+        return Pair(timeline.makespan + self.update, self.placement, timeline)
 
 
 def _candidates(problem: Problem) -> Iterator[_Candidate]:
     """A placement for every order of types and every cut."""
-    gpus, layers, cluster = problem.cluster.gpus, problem.model.layers, problem.cluster
+    gpus, layers = problem.cluster.gpus, problem.model.layers
     tables = [given(problem.costs.training_table(problem, [g])) for g in range(len(gpus))]
     sends, kind = in_training(problem), problem.model.spans.kind
-
-    def hop(one: int, other: int) -> float:
-        ways = ((one, other), (other, one))
-        links = [(cluster.bandwidth_between(*w), cluster.latency_between(*w)) for w in ways]
-        return max(float(sends.message_seconds(*link)) for link in links)
 
     for n in range(1, min(len(gpus), layers) + 1):
         # of identical GPUs the first come first
@@ -125,7 +120,8 @@ def _candidates(problem: Problem) -> Iterator[_Candidate]:
         }
         for order, inner in product(orders.values(), combinations(range(1, layers), n - 1)):
             ends = pairwise((0, *inner, layers))
-            parts = tuple((g, low, high - low) for g, (low, high) in zip(order, ends, strict=True))
+            parts = [(g, low, high - low) for g, (low, high) in zip(order, ends, strict=True)]
+            placement = Placement.of([(size, (g,)) for g, _, size in parts])
             stages = [
                 TrainingCost(*tables[g][:, kind[low, size - 1]].tolist()) for g, low, size in parts
             ]
@@ -133,7 +129,7 @@ def _candidates(problem: Problem) -> Iterator[_Candidate]:
                 [stage.forward for stage in stages],
                 [stage.backward_input for stage in stages],
                 [stage.backward_weight for stage in stages],
-                comm=[hop(one, other) for one, other in pairwise(order)] or 0.0,
+                comm=hops(sends, placement, schedule("1F1B", n, 1)) or 0.0,
                 activation=[stage.activation_gb for stage in stages],
                 weight_activation=[stage.weight_activation_gb for stage in stages],
                 unit="s",
@@ -142,7 +138,7 @@ def _candidates(problem: Problem) -> Iterator[_Candidate]:
                 gpus[g].memory_gb - stage.state_gb - stage.working_gb
                 for g, stage in zip(order, stages, strict=True)
             ]
-            yield _Candidate(parts, stages, costs, room)
+            yield _Candidate(placement, stages, costs, room)
 
 
 def training_conclusions(problem: Problem, variants: "Mapping[str, Roofline]") -> "DataFrame":

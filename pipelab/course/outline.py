@@ -27,26 +27,20 @@ class Notebook:
 
 @dataclass(frozen=True)
 class ReadingPath:
-    """What a reader wants, and the numbers of the notebooks to read, whole or in part."""
+    """The numbers of the notebooks that a reader reads, whole or in part."""
 
-    wants: str
     whole: tuple[str, ...]
     part: tuple[str, ...] = ()
 
 
-# Notebook 00 says in words which parts are meant.
+# Notebook 00 says in words what each reader wants, and which parts are meant.
 WAYS = {
-    "learner": ReadingPath(
-        "to see how the problem evolved, idea by idea",
-        tuple(f"{number:02}" for number in range(20)),
-    ),
+    "learner": ReadingPath(tuple(f"{number:02}" for number in range(20))),
     "researcher": ReadingPath(
-        "the write-up's numbers, and its mistakes",
         ("00", "03", "04", "06", "08", "13", "14"),
         ("05", "09"),
     ),
     "engineer": ReadingPath(
-        "a placement for GPUs of your own",
         ("00", "09", "10", "11", "12", "17", "18", "19"),
         ("06",),
     ),

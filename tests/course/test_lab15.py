@@ -329,8 +329,6 @@ def test_what_computes_takes_its_time_alone_and_longer_where_cores_are_shared():
         ([[("F", 0)], []], {}, r"run_stages: program\[1\] = \[\]: expected at least one action"),
         ([[("X", 0)]], {}, r"program\[0\]\[0\]\[0\] = 'X': expected 'F', 'I', 'B' or 'W'"),
         ([["0F0"]], {}, r"program\[0\]\[0\] = '0F0': expected an action such as \(\"F\", 0\)"),
-        ([[("F", 5_000_000)]], {}, "expected microbatches below 5,000,000"),
-        ([[("F", 0), ("F", 0)]], {}, "program cannot be run: rank 0 has F0 2 times, expected once"),
         (lambda stage: None, {}, "made by def"),
         (gpipe, {"work": "gpu"}, 'run_stages: work = \'gpu\': expected "wait" or "compute"'),
         (gpipe, {"microbatches": 0}, "run_stages: microbatches = 0: expected at least 1"),
@@ -341,7 +339,7 @@ def test_what_computes_takes_its_time_alone_and_longer_where_cores_are_shared():
 )
 def test_what_does_not_fit_is_refused_before_processes_start(monkeypatch, program, options, says):
     monkeypatch.setattr(n15, "run_jobs", lambda *_: pytest.fail("processes were started"))
-    with pytest.raises((pl.errors.InvalidValue, pl.errors.InvalidSchedule), match=says):
+    with pytest.raises(pl.errors.InvalidValue, match=says):
         course.run_stages(program, **{"costs": MS, **options})
 
 
@@ -391,7 +389,7 @@ def test_the_graph_has_an_arrow_for_each_that_waits_and_a_red_circle(says, title
     [
         (my_1f1b, "right, it keeps the rule on all 2 inputs"),
         (gpipe, "the last rank holds 8 microbatches. Hint: that is GPipe"),
-        (one_at_a_time, "rank 0 holds 1 microbatches, and 1F1B 4, so it waits more"),
+        (one_at_a_time, "rank 0 holds 1 microbatches, and 1F1B 4. Hint: how many"),
         (without_min, "on ranks=4, microbatches=2 yours fails"),
         (one_too_many, "rank 0 holds 5 microbatches, and 1F1B 4. Hint: how many"),
         (two_ahead, "rank 0 holds 7 microbatches, and 1F1B 4. Hint: how many"),

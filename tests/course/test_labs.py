@@ -225,7 +225,7 @@ def _wrong_schedules(given):
     gpipe = [[f"{kind}{i}" for kind in "FIW" for i in range(m)] for _ in range(ranks)]
     reversed_ = [[f"{kind}{i}" for i in range(m) for kind in "WIF"] for _ in range(ranks)]
     return [
-        (gpipe, " microbatches at its peak and has room for "),
+        (gpipe, " microbatches and has room for "),
         (gpipe[:-1], f"expected a list of {ranks} rows"),
         ([row[:-1] for row in gpipe], f"rank 0 lacks W{m - 1}"),
         (reversed_, "cannot be run: 0W0 (rank 0, position 0) waits for 0I0"),

@@ -215,7 +215,6 @@ def test_with_times_per_layer_it_scales_one_gpu_by_its_factor(factor, wanted):
     part = dataclasses.replace(problem, cluster=four, model=model)
     found = pl.solve(part, "type_count", factor=factor).details
     assert found["predicted"] == pytest.approx(wanted * 2048000 / (12 * 81))
-    assert (found["misfits"], found["real_misfits"]) == (0, 0)
 
 
 def test_its_model_has_the_sizes_and_misfits_that_the_write_up_reports(tiny):
@@ -224,9 +223,6 @@ def test_its_model_has_the_sizes_and_misfits_that_the_write_up_reports(tiny):
         options = list_options(pl.load_case("demo", max_gpus_per_stage=k))
         assert 2 * len(options.segments.start) + len(options.start) + 2 * 455 + 1 == variables
         assert int((~options.passes).sum()) == 76
-    demo = pl.load_case("demo", max_gpus_per_stage=3)
-    details = pl.solve(demo, "type_count", time_limit=0).details
-    assert (details["misfits"], details["real_misfits"]) == (76, 114)
 
 
 def test_its_row_lets_each_type_hold_one_stage_and_so_calls_medium_infeasible(two_stages):

@@ -215,7 +215,7 @@ def test_no_name_is_taken_for_html_nor_two_prices_for_a_formula():
         pl.plot(front), pl.plot(placed, kind="in_flight"), pl.plot(placed),
         plot_growth({ODD: joint_size(problem)}), plot_classes(problem.cluster),
         plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
-        plot_splits(problem, {ODD: pl.splits.split_even(problem.model.layers, 2)}, [0, 1]),
+        plot_splits(problem, {ODD: pl.splits.split_even(problem.model.layers, len(problem.cluster))}),
         plot_makespans([0], {ODD: [1]}, "x"),
     ]  # fmt: skip
     pages = [result, counted, both, placed, pl.score(problem, result), problem, problem.cluster, result.evaluation,

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.course.n13 import plot_verdicts
 from pipelab.figures.growth import plot_growth
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.serving_engines import Engine
@@ -85,7 +84,6 @@ MISTAKES = [
     (lambda: TINY.costs.gpu_throughput("A10O", TINY.workload, 1, 1), "did you mean 'A10'"),
     (lambda: _seconds(gpu=pl.GPU("L44", 24)), r"gpu\.type = 'L44': did you mean 'L4'"),
     (lambda: plot_growth({}), "expected at least one"),
-    (lambda: plot_verdicts(pl.course.reproduce([])), "expected at least one"),
     (lambda: pl.solve(TINY, objective="cost", at_least="3"), "at_least = '3': expected tokens/s"),
     (
         lambda: pl.load_cluster("helix-single24", gpus=dict(load_gpus(), L4=3)),

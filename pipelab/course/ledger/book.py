@@ -244,7 +244,6 @@ class Ledger:
         data = self.data.assign(row=self.data["document"] + " " + self.data["row"].astype(str))
         verdicts = [v for v in (*VERDICTS, FAILED) if v in set(data["verdict"])]
         documents = list(data["document"].unique())
-        pairs = set(zip(data["verdict"], data["document"], strict=True))
         filled = [column for column in _WIDTHS if not data[column].isin(["", "–"]).all()]
         whole = sum(_WIDTHS[column] for column in filled)
         colours = {v: VERDICT_COLOURS.get(v, "#FFFFFF") for v in verdicts}
@@ -255,12 +254,6 @@ class Ledger:
             rows=data.to_dict("records"),
             verdicts=verdicts,
             documents=documents,
-            empty=[
-                (v, d)
-                for v, verdict in enumerate(verdicts, 1)
-                for d, document in enumerate(documents, 1)
-                if (verdict, document) not in pairs
-            ],
             widths={column: 100 * _WIDTHS[column] / whole for column in filled},
             colours={v: f"background:{c};color:{ink_on(c)}" for v, c in colours.items()},
             kind_of=kind_of,

@@ -7,12 +7,11 @@ input that shows a fault is written anywhere, since the smallest one is searched
 """
 
 import inspect
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pipelab.course.ledger import published_programs as published
 from pipelab.course.ledger.claims import Claim, ComputedClaim, Trial, entries_beside, tried
@@ -47,23 +46,6 @@ PROPERTIES = (
 )
 
 
-class Example(NamedTuple):
-    """An input that shows a fault: what the program answers there, and what is right."""
-
-    arguments: tuple
-    answers: str
-    right: str
-
-    @property
-    def written(self) -> str:
-        """The arguments as text, large powers of two as powers."""
-        return re.sub(r"\d{9,}", lambda found: _as_power(int(found[0])), str(self.arguments))
-
-
-def _as_power(number: int) -> str:
-    return f"2**{number.bit_length() - 1}" if number.bit_count() == 1 else str(number)
-
-
 Shown = tuple[str, str] | None
 
 
@@ -77,13 +59,6 @@ class Fault:
     inputs: tuple[tuple, ...]  # the smallest first
     # what the program answers on one of them, and what is right; None where nothing is wrong
     shows: Callable[..., Shown]
-
-    def smallest(self) -> Example | None:
-        """The smallest input that shows it; None where none does. Numbers and lengths of lists count as its size."""
-        for arguments in self.inputs:
-            if shown := self.shows(*arguments):
-                return Example(arguments, *shown)
-        return None
 
 
 _INPUTS: dict[str, tuple[tuple, ...]] = {}

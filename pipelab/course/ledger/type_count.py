@@ -36,7 +36,7 @@ from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, Varia
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.errors import NotApplicable, UnknownName, nearest
 from pipelab.placement import show_layers
-from pipelab.problem import Problem, fits_in, require_identical_layers
+from pipelab.problem import Problem, require_identical_layers
 from pipelab.writeup.linear_rates import LinearThroughput
 
 EFFICIENCY = 0.85  # the author's, for stages of several GPUs
@@ -58,9 +58,8 @@ class Options:
         First layer (from 0), number of layers, index of the GPU type, number of GPUs.
     throughput : float array, shape (K,)
         Predicted tokens/s.
-    passes, fits : bool array, shape (K,)
-        Whether that many GPUs of the type hold the segment by the heuristic's memory formula,
-        and by the problem's own.
+    passes : bool array, shape (K,)
+        Whether that many GPUs of the type hold the segment by the heuristic's memory formula.
     """
 
     problem: Problem
@@ -72,7 +71,6 @@ class Options:
     number: np.ndarray
     throughput: np.ndarray
     passes: np.ndarray
-    fits: np.ndarray
 
     @cached_property
     def _segments(self) -> tuple[np.ndarray, np.ndarray]:
@@ -131,8 +129,7 @@ def solve_type_count(
     -------
     Result
         Never a placement: the answer names types and numbers, not GPUs. `details` has what
-        it predicts (`predicted`, tokens/s) and chose (`stages`), and how many of its options
-        do not fit in memory, by its own formula (`misfits`) and by the problem's (`real_misfits`).
+        it predicts (`predicted`, tokens/s) and chose (`stages`).
 
     Examples
     --------
@@ -174,8 +171,6 @@ def solve_type_count(
             details = {
                 "predicted": predicted,
                 "stages": stages,
-                "misfits": int((~options.passes).sum()),
-                "real_misfits": int((~options.fits).sum()),
                 "solver_status": run.status,
                 "progress": run.progress,
             }
@@ -254,7 +249,7 @@ def list_options(problem: Problem, factor: bool = True, deadline: Deadline = NEV
     memory = {gpu.type: gpu.memory_gb for gpu in gpus}
     types = tuple(memory)
     counts = tuple(sum(gpu.type == t for gpu in gpus) for t in types)
-    room = max(memory.values()) - _beside_weights_gb(problem, 1)
+    room = max(memory.values()) - _beside_weights_gb(problem)
     longest = min(layers, max(1, int(room / problem.model.layer_weight_gb)))
     of_size: dict[int, list[tuple]] = {}
     for size in range(1, longest + 1):
@@ -275,14 +270,14 @@ def list_options(problem: Problem, factor: bool = True, deadline: Deadline = NEV
 def _numbers(
     problem: Problem, size: int, name: str, memory: float, count: int, factor: bool
 ) -> list[tuple]:
-    """The numbers of GPUs allowed for so many layers and a type, each with its rate and whether it fits.
+    """The numbers of GPUs allowed for so many layers and a type, each with its rate and whether it passes.
 
     They are 1, 2, … until one does not fit; 1 in any case.
     """
     batch, costs = problem.workload.batch_size, problem.costs
     # LayerTimes loses nothing where GPUs share a stage, so it has no efficiency of its own.
     efficiency = costs.efficiency if isinstance(costs, LinearThroughput) else EFFICIENCY
-    weights, rows = size * problem.model.layer_weight_gb, []
+    rows = []
     for k in range(1, min(count, problem.max_gpus_per_stage) + 1):
         passes = bool(memory_gb(problem, size, batch / k) <= memory)
         if k > 1 and not passes:
@@ -290,8 +285,7 @@ def _numbers(
         rate = _gpu_rate(problem, name, batch / k, size)
         if k > 1:
             rate *= efficiency * k * ((2 - 1 / k) if factor else 1.0)
-        fits = fits_in(weights + _beside_weights_gb(problem, k), memory)
-        rows.append((k, rate, passes, fits))
+        rows.append((k, rate, passes))
         if not passes:
             break
     return rows
@@ -306,12 +300,12 @@ def _gpu_rate(problem: Problem, name: str, batch: float, size: int) -> float:
     return problem.stage_cost([gpu], range(size)).throughput
 
 
-def _beside_weights_gb(problem: Problem, number: int) -> float:
-    """What each of k GPUs needs besides weights, by the problem's own costs."""
+def _beside_weights_gb(problem: Problem) -> float:
+    """What a GPU alone needs besides weights, by the problem's own costs."""
     if isinstance(problem.costs, LayerTimes):
         return problem.costs.reserved_gb
     costs = cast(LinearThroughput, problem.costs)
-    return costs.activation_gb(problem.model, problem.workload) / number
+    return costs.activation_gb(problem.model, problem.workload)
 
 
 def average_link(problem: Problem) -> float:

@@ -25,6 +25,7 @@ from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solving import solve
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import evaluate
+from pipelab.exhaustive import list_placements
 from pipelab.fields import given
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.roofline import Roofline
@@ -589,10 +590,6 @@ def rows_of_layers_and_gpus() -> object:
     return parts, joint_size(flat)["rows"]
 
 
-def critical_factor() -> object:
-    return explosion()
-
-
 def tiny_setup() -> object:
     return tiny().model.layers, tiny().workload.batch_size, len(tiny().cluster)
 
@@ -667,19 +664,9 @@ def gpu_types() -> object:
 
 
 def these_gpus_only() -> object:
-
-    def stages(layers: int, free: tuple[int, ...]) -> Any:
-        """Every way to lay these layers on some of these GPUs, up to two per stage, as (layers, GPUs) pairs."""
-        if not layers:
-            yield []
-        sets = [gpus for k in (1, 2) for gpus in combinations(free, k)]
-        for first, gpus in product(range(1, layers + 1), sets):
-            for rest in stages(layers - first, tuple(g for g in free if g not in gpus)):
-                yield [(first, gpus), *rest]
-
-    problem, least = tiny(), optimum("tiny", 2) * (1 - 1e-9)
-    every = stages(problem.model.layers, tuple(range(len(problem.cluster))))
-    return sum(evaluate(problem, Placement.of(s)).throughput >= least for s in every), 1
+    least = optimum("tiny", 2) * (1 - 1e-9)
+    rates = [evaluate(tiny(), placement).throughput for placement in list_placements(tiny())]
+    return sum(rate >= least for rate in rates), 1
 
 
 def realistic_rate() -> object:
@@ -750,15 +737,11 @@ def named_gpus() -> object:
     return tuple(tuple(round(given(r), 9) for r in rates) for rates in (named, counted))
 
 
-def unrealistic_factors() -> object:
-    return exact_rates()
-
-
 def size_management() -> object:
     return best("medium", 3).size["variables"], size("medium", 3)["variables"]
 
 
-def formulation_first() -> None:
+def nothing() -> None:
     """Nothing to compute."""
 
 
@@ -863,10 +846,6 @@ def original_optimality() -> object:
     return by_program.throughput, optimum("medium")
 
 
-def heuristic_optimality() -> object:
-    return too_optimistic()
-
-
 def joint_optimality() -> object:
     return tried((p.name, same(joint(p).throughput, best_of_all(p))) for p in random_problems())
 
@@ -886,14 +865,6 @@ def pruning() -> object:
 
 def column_generation() -> object:
     return (round(best("medium", 3).seconds, 3),)
-
-
-def real_systems() -> None:
-    """Nothing to compute."""
-
-
-def without_heuristics() -> object:
-    return coordination()
 
 
 def provably_optimal() -> object:
@@ -918,4 +889,7 @@ def remaining_challenge() -> object:
     return halved, size("demo", 3)["variables"], classes("demo")
 
 
-CLAIMS = [Claim(**said, compute=globals()[name]) for name, said in entries_beside(__file__).items()]
+CLAIMS = [
+    Claim(**{**said, "compute": globals()[said.get("compute", name)]})
+    for name, said in entries_beside(__file__).items()
+]
