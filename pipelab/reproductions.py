@@ -11,6 +11,7 @@ _FOLDER = "pipelab.course.ledger"
 REPRODUCTIONS = {
     "method='type_count'": "type_count:solve_type_count",
     "segments='as_run'": "author_segments:segments_as_run",
+    "a case of the newest form": "newest_cases:newest_case",
 }
 
 

@@ -107,9 +107,9 @@ def number_of(parameters: Mapping[str, Row], name: str) -> str:
     return number(parameters[name], "value", f" ({name})")
 
 
-def read_pool(folder: Path) -> list[tuple[Row, PoolRow]]:
+def read_pool(folder: Path, cls: type = PoolRow) -> list[tuple[Row, Any]]:
     """Read the rows of gpu_pool.csv, which have at least one GPU."""
-    rows = read_objects(folder / "gpu_pool.csv", PoolRow)
+    rows = read_objects(folder / "gpu_pool.csv", cls)
     if not any(one.count for _, one in rows):
         first = rows[0][0]
         raise first.error("count", first.cells["count"], "expected at least one GPU in the pool")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import NotApplicable, UnknownName, nearest, shown
+from pipelab.errors import InvalidValue, NotApplicable, UnknownName, nearest, shown
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.case_tables import (
     PoolRow,
@@ -40,6 +40,7 @@ from pipelab.files.csv_rows import (
 )
 from pipelab.files.reading_and_writing import path_of, refused, write_to
 from pipelab.problem import Model, Problem, Workload
+from pipelab.reproductions import reproduction
 from pipelab.writeup.linear_rates import Coefficients, LinearThroughput, with_link_units
 
 _OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
@@ -89,13 +90,16 @@ def cases() -> tuple[str, ...]:
     return tuple(name for _, name in sorted(sized))
 
 
-def load_case(case: str | Path, **options: Any) -> Problem:
-    """Load a bundled case by name, or a folder in the CSV format of the write-up.
+def load_case(case: str | Path, *, cloud_provider: str | None = None, **options: Any) -> Problem:
+    """Load a bundled case by name, or a folder in the CSV format of the write-up or of its author's repository.
 
     Parameters
     ----------
     case : str or Path
         `"tiny"`, …, or the path of a folder.
+    cloud_provider : str, optional
+        For a folder in the newest form: whose prices count in `cloud_instances_specs.csv`, beside the
+        folder or above it, where gpu_pool.csv has none. By default "AWS", as in its author's scripts.
     **options
         Fields of `Problem` to set, such as `max_gpus_per_stage=2`; and `link_units="tokens"`, which
         corrects the write-up's mistake (see `LinearThroughput`).
@@ -105,12 +109,12 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     Problem
         Its name is that of the folder. Units and sources of every column are in `notebooks/data.md`.
         The bundled cases, which are the write-up's, set `link_units="transfers"` in their files,
-        and every result says so.
+        and every result says so. A folder in the newest form (see Notes) has `Roofline`.
 
     Raises
     ------
     UnknownName
-        Neither a bundled case nor a folder, or no such field; the message names the nearest one.
+        Neither a bundled case nor a folder, or no such field or provider; the message names the nearest one.
     InvalidData
         A file, column, row or value that does not fit; the message says where.
     InvalidValue
@@ -119,7 +123,18 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     Warns
     -----
     UserWarning
-        `config.csv` has an unknown parameter.
+        `config.csv` has an unknown parameter; and once of a folder in the newest form, with all that
+        is not modelled.
+
+    Notes
+    -----
+    The newest form is that of gangmuk/LLM_placement_solver at 1221697: `min_batch_size` and
+    `max_batch_size` instead of `batch_size`. The model is a `Transformer` of the stated dimensions
+    with as many key/value heads as heads; GPUs are the known types nearest in memory. Those of one
+    type that are joined, each to each, at one bandwidth are a node. A stage has GPUs of one type, as
+    many as the largest node and at most 8, which may cut each layer inside a node. The batch is the
+    greatest of the range. Where network_bandwidth.csv is absent, or of another size than the pool,
+    links have the 400 and 200 GB/s that its author's scripts generate.
 
     Examples
     --------
@@ -128,10 +143,17 @@ def load_case(case: str | Path, **options: Any) -> Problem:
     (4, 4)
     """
     folder = _find(case)
-    return _with_options(_read_folder(folder, read_config(folder)), options)
+    parameters = read_config(folder)
+    if "min_batch_size" in parameters or "max_batch_size" in parameters:
+        newest_case = reproduction("a case of the newest form")
+        return _with_options(newest_case(folder, parameters, cloud_provider), options)
+    if cloud_provider is not None:
+        expected = "expected none: the write-up's cases have no list of prices"
+        raise InvalidValue("load_case", [("cloud_provider", cloud_provider, expected)])
+    return _with_options(_of_the_write_up(folder, parameters), options)
 
 
-def _read_folder(folder: Path, parameters: Mapping[str, Row]) -> Problem:
+def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
     check_names(folder / "config.csv", parameters, _REQUIRED, _KNOWN)
     coefficients = folder / "throughput_coefficients.csv"
     # a link that dangles is named when it is read

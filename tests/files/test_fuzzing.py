@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from newest_folders import PRICES, write_folder
 
 import pipelab as pl
 from pipelab.engine.schedules import validate
@@ -60,6 +61,11 @@ def _case_files() -> dict[str, str]:
     tiny = pl.load_case("tiny", max_gpus_per_stage=2)
     files = _texts(pl.writeup.save_case(tiny, Path(tempfile.mkdtemp()) / "tiny"))
     return files | {"layers.csv": "layer,weight_factor,work_factor\n1,1,1\n2,2,1\n3,1,3\n4,1,1\n"}
+
+
+def _newest_files() -> dict[str, str]:
+    files = _texts(write_folder("tiny", Path(tempfile.mkdtemp()) / "tiny"))
+    return files | {"cloud_instances_specs.csv": PRICES}
 
 
 POINTS = [{"A100": a, "precision": p} for a in (1, 2, 3) for p in ("bf16", "fp8")]
@@ -114,6 +120,11 @@ DOORS = {
             "network_bandwidth.csv": len(problem.cluster),
             "throughput_coefficients.csv": len(problem.costs.coefficients),
         },
+    ),
+    "load_case, newest form": Door(
+        _newest_files(),
+        lambda folder: pl.load_case(folder),
+        lambda problem: {},  # links are generated where the matrix does not fit the pool
     ),
     "load_coefficients": _table(
         "linear_throughput.csv", 3, lambda path: pl.writeup.load_coefficients(path).coefficients
