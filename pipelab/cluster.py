@@ -170,6 +170,7 @@ class Cluster:
         *,
         per_node: int | None = None,
         node_gb_per_s: Mapping[str, float] | float | None = None,
+        per_machine: int | None = None,
     ) -> "Cluster":
         """A cluster without files: a number of GPUs of each type, ids in the order of `counts`.
 
@@ -192,6 +193,9 @@ class Cluster:
             those between nodes. By default there are no nodes.
         node_gb_per_s : float, or mapping of type to float, optional
             Between GPUs inside a node, in GB/s: one number, or one per type. Only with `per_node`.
+        per_machine : int, optional
+            GPUs of one type in a machine, of which the last one may have fewer; a multiple of `per_node`.
+            By default every node is a machine, and so is every GPU without a node.
 
         Returns
         -------
@@ -214,6 +218,13 @@ class Cluster:
         (8, 450.0, 50.0)
         """
         _check_counts("Cluster.from_counts", counts)
+        if per_machine is not None:
+            whole_number("Cluster.from_counts", "per_machine", per_machine)
+            if per_machine % whole_number("Cluster.from_counts", "per_node", per_node or 1):
+                expected = (
+                    f"expected a multiple of per_node = {per_node}: a node lies within one machine"
+                )
+                raise InvalidValue("Cluster.from_counts", [("per_machine", per_machine, expected)])
         if per_node is not None:
             whole_number("Cluster.from_counts", "per_node", per_node)
         elif node_gb_per_s is not None:
@@ -251,6 +262,12 @@ class Cluster:
             for t, size, node in groups
             for gpu in (GPU(t, memory[t], price[t], node, inside[t] if node else None),) * size
         ]
+        if per_machine is not None:
+            number = [k // per_machine + 1 for t in types for k in range(counts[t])]
+            gpus = [
+                replace(gpu, machine=f"{gpu.type} machine {n}")
+                for gpu, n in zip(gpus, number, strict=True)
+            ]
         group = np.repeat(range(len(groups)), [n for _, n, _ in groups])
         return cls(tuple(gpus), links, group, latency)
 

@@ -56,6 +56,9 @@ def test_a_case_that_is_saved_keeps_nodes_machines_and_numbers(seed, tmp_path):
 def test_counts_fill_nodes_and_machines(node, machine):
     counts = {"L4": 11, "A100-SXM-80": 9}
     known = pl.hardware.cluster_of_counts(counts, node, 10, gpus_per_machine=machine)
+    plain = pl.Cluster.from_counts(
+        counts, 80, 2, per_node=node, node_gb_per_s=9, per_machine=machine
+    )
     slot = {
         kind: facts.pcie_gb_per_s or facts.link_gb_per_s
         for kind, facts in pl.hardware.load_gpus().items()
@@ -66,9 +69,10 @@ def test_counts_fill_nodes_and_machines(node, machine):
     for i, (kind, host, island) in enumerate(place):
         for j, other in enumerate(place):
             same = (kind, host) == other[:2]
-            assert (known.machine_of[i] == known.machine_of[j]) == same
-            islands = [known.gpus[k].node or k for k in (i, j)]
-            assert (islands[0] == islands[1]) == (same and island == other[2])
+            for cluster in (known, plain):
+                assert (cluster.machine_of[i] == cluster.machine_of[j]) == same
+                islands = [cluster.gpus[k].node or k for k in (i, j)]
+                assert (islands[0] == islands[1]) == (same and island == other[2])
             if same and island != other[2]:
                 assert known.bandwidth_between(i, j) == slot[kind]
             elif not same:
@@ -119,6 +123,10 @@ def test_machines_that_cannot_be_are_refused(gpus, index, message):
 
 
 def test_a_node_of_counts_lies_in_one_machine():
+    with pytest.raises(
+        pl.errors.InvalidValue, match="per_machine = 6: expected a multiple of per_node = 4"
+    ):
+        pl.Cluster.from_counts({"A": 8}, 1, 1, per_node=4, node_gb_per_s=1, per_machine=6)
     with pytest.raises(
         pl.errors.PipelabError, match=r"gpus_per_machine.*expected a multiple of gpus_per_node"
     ):
