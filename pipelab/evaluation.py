@@ -234,6 +234,19 @@ class DeploymentEvaluation(Frozen):
     pipelines: tuple[Evaluation, ...]
     throughput: float
 
+    def to_frame(self) -> "DataFrame":
+        """Return the stages of all pipelines as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            As `Evaluation.to_frame`, with a column `pipeline`, counted from 1.
+        """
+        import pandas as pd
+
+        frames = [e.to_frame().assign(pipeline=i) for i, e in enumerate(self.pipelines, 1)]
+        return pd.concat(frames, ignore_index=True)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WayReport(Frozen):
@@ -278,6 +291,31 @@ class FlowEvaluation(Frozen):
     def seconds_per_pass(self) -> float:
         """Seconds of a microbatch on its way, on average over all tokens."""
         return math.fsum(way.rate * way.seconds for way in self.ways) / self.throughput
+
+    def to_frame(self) -> "DataFrame":
+        """Return the stages as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per stage: `layers`, `gpus`, `gpu_types`, `rate_tokens_per_s` (always busy),
+            `carried_tokens_per_s`, `busy` (their ratio), `in_flight` (memory for so many),
+            `in_flight_needed`.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "layers": [show_layers(s.stage.layers) for s in self.stages],
+                "gpus": [", ".join(map(str, s.stage.gpus)) for s in self.stages],
+                "gpu_types": [tally(s.gpu_types) for s in self.stages],
+                "rate_tokens_per_s": [s.throughput for s in self.stages],
+                "carried_tokens_per_s": self.carried,
+                "busy": [c / s.throughput for c, s in zip(self.carried, self.stages, strict=True)],
+                "in_flight": self.held,
+                "in_flight_needed": self.needed,
+            }
+        )
 
 
 @overload
