@@ -239,7 +239,7 @@ def test_lanes_and_sentences_say_what_works_where(decode):
 
 def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
     placed = pl.timeline_of(decode, PARTS)
-    figure = pl.plot(placed, follow=1)
+    figure = pl.plot(placed)
     stage = "<b>stage {}: 1 layer on 1 × V100 ◀</b>".format
     assert list(figure.layout.yaxis.ticktext)[2:5] == [stage(2), "link 2→3", stage(3)]
     bars = {trace.name: trace for trace in figure.data}
@@ -255,11 +255,8 @@ def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
     assert stages.hovertext[1].endswith("waited until stage 1 was done with microbatch 0")
     assert stages.hovertext[9].endswith("went on at once from link 1→2")
     assert "3 in flight: 400 tokens/s once the pipeline is full" in figure.layout.title.text
-    with pytest.raises(pl.errors.InvalidValue, match=r"follow = 3: .* from 0 to 2"):
-        pl.plot(placed, follow=3)
-    assert len(pl.plot(placed, follow=None).data) == 4
     # the same bars without links, one row after the other
-    plain = pl.plot(placed, follow=1, links=False)
+    plain = pl.plot(placed, links=False)
     bars = {trace.name: trace for trace in plain.data}
     assert "link sends" not in bars
     assert list(bars["stage computes"].base) == list(stages.base)
