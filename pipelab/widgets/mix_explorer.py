@@ -229,8 +229,8 @@ def explore_mix(
     Every change of a control is solved with `pl.solve(problem, "aggregated")` for the best single
     pipeline; the best deployment (`pl.deploy`) follows and is drawn above it, at first with how far
     it may be from the best. With a limit on a time, both serve requests and keep it (`pl.deploy`), or
-    it is said what prevents that. Stage boundaries can be moved by hand and scored by `pl.score`, and
-    the state copied as code.
+    it is said what prevents that. Without limits, a plan of one's own is scored by `pl.score`. The
+    state can be copied as code.
 
     Parameters
     ----------
@@ -248,8 +248,7 @@ def explore_mix(
         case's own links), gpus_per_node (1: no nodes), gpus_per_stage, batch_split, costs, runs_on (an engine),
         tpot_ms and ttft_ms (limits in ms on the time per output token and to the first; None: no limit).
         For costs a case has "linear" and "linear, no loss" (`efficiency` 1), a model "Roofline"
-        (vLLM), "Roofline, eager" (vLLM 0.2), "Roofline, llama.cpp", and the linear ones
-        for GPUs with coefficients in the write-up.
+        (vLLM), "Roofline, eager" (vLLM 0.2) and "Roofline, llama.cpp".
 
     Returns
     -------
