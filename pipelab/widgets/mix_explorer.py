@@ -62,9 +62,9 @@ class MixExplorer(Explorer):
     """
 
     state = traitlets.Any()
-    at_work = traitlets.Bool(False)
+    at_work = traitlets.Bool(True)
 
-    def __init__(self, mix: Mix, simple: bool = False, *, at_work: bool = True) -> None:
+    def __init__(self, mix: Mix, simple: bool = False) -> None:
         self.busy = Busy()
         self.controls = MixControls(mix, simple, self.busy)
         self.panel, self.own = self.controls.panel, OwnPlan()
@@ -89,10 +89,9 @@ class MixExplorer(Explorer):
         self.observe(self._draw, "state")
         self.own.observe(lambda change: self._learn({"plan": change["new"]}), "score")
         self.controls.observe(lambda _change: self._solve(), "mix")
-        self.at_work = at_work
-        if at_work:  # at once, so that the page begins with an answer
-            limit = self._first_limit_s(mix)
-            self._show(*outcome(lambda stop: solve_mix(mix, stop, limit), threading.Event()))
+        # at once, so that the page begins with an answer
+        limit = self._first_limit_s(mix)
+        self._show(*outcome(lambda stop: solve_mix(mix, stop, limit), threading.Event()))
         self.observe(lambda _change: self._solve(), "at_work")
 
     @property
