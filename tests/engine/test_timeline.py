@@ -11,7 +11,8 @@ import pipelab as pl
 from pipelab import simulator
 from pipelab.course.ledger import published_programs as published
 from pipelab.course.n08 import published_bubbles
-from pipelab.engine.schedules import RULES, with_idle
+from pipelab.engine.schedules import RULES
+from pipelab.engine.timeline.placement_timelines import lane_costs
 from pipelab.io.chrome_traces import chrome_trace
 from pipelab.writeup.linear_rates import with_link_units
 from schedule_oracle import all_sources, halves, peaks, random_costs, random_schedule, simulated
@@ -22,7 +23,7 @@ ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
 def run(name, ranks, microbatches, costs=ONE, chunks=None, **options):
     """Costs are of a whole rank."""
     schedule = pl.schedule(name, ranks, microbatches, chunks)
-    return pl.simulate(schedule, costs.split(schedule.chunks), **options)
+    return pl.simulate(schedule, costs.cut_for(schedule), **options)
 
 
 def cases(seed):
@@ -100,7 +101,7 @@ def test_zero_bubble_table_5(row):
 def test_the_interleaved_column_by_the_definition(as_printed, monkeypatch):
     """The smallest setting; the wait from the last rank back to the first dropped as the column has it, or kept."""
     row = min(published_bubbles(), key=lambda r: r.ranks * r.microbatches)
-    p, m, costs = row.ranks, row.microbatches, row.costs.split(row.chunks)
+    p, m = row.ranks, row.microbatches
     needs = simulator._needs
 
     def fewer_needs(action, stages):
@@ -111,6 +112,7 @@ def test_the_interleaved_column_by_the_definition(as_printed, monkeypatch):
     if as_printed:
         monkeypatch.setattr(simulator, "_needs", fewer_needs)
     order = pl.schedule("Interleaved1F1B", p, m, row.chunks)
+    costs = row.costs.cut_for(order)
     table = [costs.forward, costs.backward_input, costs.backward_weight]
     each = [[cost] * order.stages for cost in table]
     times = simulator.action_times(order, *each, [costs.comm] * (order.stages - 1))
@@ -152,18 +154,18 @@ def test_known_times_and_measures(order, costs, known):
 
 
 @pytest.mark.parametrize(
-    ("order", "chunks", "makespan", "held"),
+    ("order", "makespan", "held"),
     [
-        (published.scheduler_1f1b(4, 8), 1, 33, (5, 4, 3, 2)),
-        (published.scheduler_gpipe(4, 8), 1, 33, (8, 8, 8, 8)),
-        (published.clock_1f1b(4, 8), 1, 33, (4, 3, 2, 1)),
-        (published.clock_interleaved(4, 8, 2), 2, 64.5, (16, 16, 16, 16)),
-        (published.clock_zero_bubble(4, 8), 1, 30, (4, 3, 2, 1)),
+        (published.scheduler_1f1b(4, 8), 33, (5, 4, 3, 2)),
+        (published.scheduler_gpipe(4, 8), 33, (8, 8, 8, 8)),
+        (published.clock_1f1b(4, 8), 33, (4, 3, 2, 1)),
+        (published.clock_interleaved(4, 8, 2), 64.5, (16, 16, 16, 16)),
+        (published.clock_zero_bubble(4, 8), 30, (4, 3, 2, 1)),
     ],
 )
-def test_published_generators_against_the_clock(order, chunks, makespan, held):
+def test_published_generators_against_the_clock(order, makespan, held):
     """What is wrong with them, input by input, is in the ledger."""
-    timeline = pl.simulate(order, ONE.split(chunks))
+    timeline = pl.simulate(order, ONE.cut_for(order))
     assert (timeline.makespan, timeline.peak_in_flight) == (makespan, held)
 
 
@@ -184,7 +186,7 @@ def test_closed_forms_equal_the_simulation_wherever_they_claim_to_hold(name):
             except pl.errors.InvalidValue:
                 continue
             for shape in SHAPES:
-                costs = pl.StageCosts(*shape).split(schedule.chunks)
+                costs = pl.StageCosts(*shape).cut_for(schedule)
                 timeline = pl.simulate(schedule, costs)
                 for form in pl.closed_forms(schedule, costs):
                     claimed[form.formula] = claimed.get(form.formula, 0) + (form.value is not None)
@@ -253,7 +255,11 @@ def test_a_formula_has_no_value_where_it_does_not_hold():
     few = [f"{s}F0 {5 - s}F0 {5 - s}I0 {5 - s}W0 {s}I0 {s}W0".split() for s in range(3)]
     too_few = pl.Schedule.of("DualPipeV", few)  # pl.schedule makes none of one microbatch
     assert {form.value for form in pl.closed_forms(too_few, ONE)} == {None}
-    assert [form.value for form in pl.closed_forms(with_idle(gpipe), ONE)] == [18, (4, 4, 4)]
+    idling = [[None, *row] for row in gpipe.actions]
+    assert [form.value for form in pl.closed_forms(pl.Schedule.of("GPipe", idling), ONE)] == [
+        18,
+        (4, 4, 4),
+    ]
 
 
 # memory
@@ -312,12 +318,14 @@ def test_an_optimizer_that_waits_for_nobody_makes_the_span_count():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: pl.StageCosts([1, math.inf]), "at least 0; number 1 is inf"),
-        (lambda: pl.StageCosts([1, 10**400]), "at most 1e.30, or take a larger unit; number 1 is"),
+        (lambda: pl.StageCosts([1, math.inf]), "expected numbers from 0 to .*; number 1 is inf"),
+        (
+            lambda: pl.StageCosts([1, 10**400]),
+            "from 0 to 1e.30, or take a larger unit; number 1 is",
+        ),
         (lambda: pl.StageCosts({1: 2}), "forward = .*: expected a number or a list of numbers"),
-        (lambda: pl.StageCosts(1, overlap=0), "overlap = 0: expected a share of the sum of both"),
+        (lambda: pl.StageCosts(1, overlap=0), "overlap = 0: expected more than 0"),
         (lambda: pl.StageCosts(1, unit="hours"), 'unit = .hours.: expected "", "s", "ms" or "us"'),
-        (lambda: pl.StageCosts([1, 2]).split(2), "expected one number for all stages"),
         (lambda: pl.lower_bound(3, 2, 2), "lower_bound: costs = 3: expected StageCosts"),
         (lambda: pl.lower_bound(ONE, 2, 2, max_in_flight=[1, 2.5]), r"max_in_flight\[1\] = 2.5"),
         (lambda: pl.lower_bound(ONE, 2, 2, max_in_flight=[1]), "or 2 for 2 ranks; got 1"),
@@ -358,12 +366,13 @@ def test_a_placements_pipeline_reaches_the_evaluated_throughput(two_stages):
     placement = pl.Placement.of([(2, (0,)), (2, (1,))])
     for slower in (1.0, 1e-7):
         slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(slower))
-        costs = pl.inference_costs(slow, placement, tokens=512)
+        evaluated = pl.evaluate(slow, placement)
+        costs, _ = lane_costs(evaluated)
         few, many = (
             pl.simulate(pl.schedule("Inference", 3, m), costs).makespan for m in (100, 300)
         )
-        evaluated = pl.evaluate(slow, placement)
-        assert 200 * 512 / (many - few) == pytest.approx(evaluated.throughput)
+        tokens = 200 * slow.workload.tokens
+        assert tokens / (many - few) == pytest.approx(evaluated.throughput)
     assert evaluated.bottlenecks[0].startswith("link")
     with pytest.raises(pl.errors.InvalidValue, match=r"'transfers': expected 'tokens'"):
-        pl.inference_costs(two_stages, placement, tokens=512)
+        lane_costs(pl.evaluate(two_stages, placement))

@@ -36,7 +36,6 @@ RETURNED = {
     "Sweep": "pipelab.engine.sweeps.run",
     "TrainingTimeline": "pipelab.engine.timeline.placement_timelines",
     "defects": "pipelab.engine.schedules",
-    "with_idle": "pipelab.engine.schedules",
     "solve_for_cost": "pipelab.engine.methods.cost",
     "placed_gantt": "pipelab.figures.placement_timelines",
     "plot_against_measured": "pipelab.figures.predictions",
