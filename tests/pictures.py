@@ -154,9 +154,6 @@ PICTURES: dict[str, Callable[[], Any]] = {
     ),
     "classes": lambda: pl.plot(course.three_sites().cluster),
     "classes of types": lambda: pl.plot(pl.load_case("medium").cluster),
-    "comparison": lambda: pl.plot(
-        pl.compare(tiny(), ["even", "proportional", "by_flops", "aggregated"])
-    ),
     "growth": lambda: course.plot_growth(
         {f"tiny, {k}": joint_size(replace(tiny(), max_gpus_per_stage=k)) for k in (1, 2)},
         limit=1000,

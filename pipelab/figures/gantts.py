@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import counted, listed, number
-from pipelab.engine.best_schedules import BestSchedule
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue
-from pipelab.fields import Flag, checked_value, given, instance, is_list, is_real
+from pipelab.fields import Flag, checked_value, instance, is_list, is_real
 from pipelab.figures import gantt_traces as traces
 from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
 
@@ -181,39 +180,6 @@ def _idle(timeline: Timeline) -> str:
     share = timeline.bubble_fraction
     said = f"{share:.1%} of all ranks' time is idle" if share > 0 else "no rank is idle"
     return f"{plain(timeline.schedule.name)}: {said}"
-
-
-def plot_best_schedule(best: BestSchedule, **options: Any) -> "Figure":
-    """Draw when every rank does what in the shortest schedule; the title says what is proven.
-
-    Parameters
-    ----------
-    best : BestSchedule
-        As `pl.best_schedule` returned it.
-    **options
-        As `gantt` takes them.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InvalidValue
-        There is no schedule to draw.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> best = pl.best_schedule(pl.StageCosts(1, 1, 1), ranks=2, microbatches=4)
-    >>> pl.plot(best).layout.title.text.split("<br>")[0]
-    'No schedule takes less than 13: this one takes 13'
-    """
-    if best.timeline is None:
-        raise InvalidValue("plot", [("best", best.sentence, "expected one with a schedule")])
-    least, value = number(given(best.bound)), number(given(best.value))
-    options.setdefault("finding", f"No schedule takes less than {least}: this one takes {value}")
-    return gantt(best.timeline, **options)
 
 
 def within(timeline: Timeline, seen: Sequence[float]) -> tuple[float, float]:

@@ -307,7 +307,7 @@ def test_no_rule_beats_the_proven_optimum(method):
 
 
 @pytest.mark.slow
-def test_a_comparison_is_one_table_and_one_figure(tiny):
+def test_a_comparison_is_one_table(tiny):
     both = pl.compare(tiny, joint={"form": "tight"})
     for method, result in both.results.items():
         assert result.method == method
@@ -318,17 +318,6 @@ def test_a_comparison_is_one_table_and_one_figure(tiny):
     assert frame.loc["even", "outcome"] == "not proven"
     assert both.optimum == pytest.approx(301.784)
     assert both.shares()["even"] == pytest.approx(133.116 / 301.784)
-    figure = pl.plot(both)
-    names = figure.layout.yaxis.ticktext
-    drawn = {
-        names[y]: x for trace in figure.data[:5] for y, x in zip(trace.y, trace.x, strict=True)
-    }
-    assert drawn["joint"] == pytest.approx(301.784)
-    assert "type_count" not in drawn  # a promise is no bar
-    assert list(figure.data[-1].x) == [pytest.approx(452.676)]
-    assert "even, proportional and 2 more lose 56% against the optimum" in figure.layout.title.text
-    none = pl.compare(oracle.heavier(tiny, 90), ["even", "exhaustive", "joint"])
-    assert "infeasible, proven by exhaustive and joint" in pl.plot(none).layout.title.text
 
 
 def test_a_comparison_goes_on_where_a_method_refuses(tiny):
