@@ -63,7 +63,7 @@ class MixAnswer:
 
     @property
     def limits(self) -> Limits | None:
-        """Those of the mix; None where there are none."""
+        """Limits on times of the mix; None without any."""
         return Limits(**self.mix.limits) if self.mix.limits else None
 
     def times_of(self, service: Service) -> tuple[tuple[float, float], tuple[float, float]]:

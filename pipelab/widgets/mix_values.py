@@ -113,7 +113,7 @@ class Mix:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """Those that are set, as `deploy` takes them; empty where tokens count."""
+        """Limits that are set, as `deploy` takes them; empty where tokens count."""
         limits = {"tpot_ms": self.tpot_ms, "ttft_ms": self.ttft_ms}
         return {name: ms for name, ms in limits.items() if ms is not None}
 

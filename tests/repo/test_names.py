@@ -22,12 +22,12 @@ SHARED_NAMES = """
 Answer Best Block Claim Failure Found Least Number Pipeline Row Search Stage Stages Start Table Times Way
 """
 UNCLEAR = """
-bounds classes cluster cluster_parts display in_flight instance lab_placement mix_answers mix_values n06
+bounds classes cluster cluster_parts display in_flight instance lab_placement n06
 placement plain_answers pricing problem reach roofline stages transformer writeup
 """
 POSITIONAL = """
 bounds capacities cheapest_walk classes cluster_parts counts_and_averages flowing in_flight instance paths
-pricing rate_search reach run runs_on series_parallel stages
+pricing rate_search reach runs_on series_parallel stages
 """
 
 

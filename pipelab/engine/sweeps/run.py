@@ -173,7 +173,7 @@ def sweep(
     """
     began = time.perf_counter()
     limit = {} if time_limit is None else {"time_limit": time_limit}
-    task = Task(make, method, plain({**options, **limit}, "options"))
+    task = Task(make=make, method=method, options=plain({**options, **limit}, "options"))
     names, requested = plain_points(points, COLUMNS)
     keys = [key_of(point) for point in requested]
     store = None if path is None else RowsFile(path, names, task.name, task.options)
