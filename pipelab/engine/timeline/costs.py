@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import PlainValidator
@@ -218,8 +218,9 @@ def _amount(value: Any, expected: str = "expected a number", place: str = "") ->
     value = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(expected)
-    if 0 <= value <= _MOST_MICROSECONDS:
-        return float(value)
+    number = cast(float, value)
+    if 0 <= number <= _MOST_MICROSECONDS:
+        return float(number)
     expected = f"expected numbers from 0 to {_MOST_MICROSECONDS:g}, or take a larger unit"
     raise ValueError(expected + (place and f"{place}{shown(value)}"))
 
