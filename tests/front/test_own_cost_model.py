@@ -91,9 +91,7 @@ def test_every_method_finds_what_brute_force_finds(seed, best):
 
 def test_the_explorers_draw_it(monkeypatch):
     own = Own(fixed_ms=1.0, layer_ms=dict.fromkeys(pl.Roofline().gpu_types, 2.0))
-    monkeypatch.setattr(
-        mix_values, "_costs", lambda script, mix: mix_values.Term("own", lambda: own)
-    )
+    monkeypatch.setattr(mix_values, "Roofline", lambda **engine: own)
     explorer = pl.explore_mix("Llama-3-8B", {"L4": 2, "A100-SXM-40": 1})
     result = explorer.found.result
     assert result.problem.costs is own
