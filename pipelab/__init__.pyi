@@ -36,7 +36,6 @@ from .engine.schedules.named_schedules import schedule as schedule
 from .engine.timeline.formulas import closed_forms as closed_forms, lower_bound as lower_bound
 from .engine.timeline.costs import StageCosts as StageCosts
 from .engine.timeline.timeline import simulate as simulate
-from .engine.timeline.placement_timelines import inference_costs as inference_costs
 from .engine.timeline.placement_timelines import timeline_of as timeline_of
 
 # Figures and widgets

@@ -199,14 +199,14 @@ class TooLarge(PipelabError):
 
 
 class SweepFailed(PipelabError):
-    """Every point of a sweep failed in the same way, or the sweep's file took no more rows.
+    """Every point of a sweep failed in the same way.
 
     Parameters
     ----------
     message : str
         The reason, and what to do.
     sweep : Sweep
-        All its rows so far.
+        All its rows.
 
     Attributes
     ----------

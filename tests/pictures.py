@@ -154,9 +154,6 @@ PICTURES: dict[str, Callable[[], Any]] = {
     ),
     "classes": lambda: pl.plot(course.three_sites().cluster),
     "classes of types": lambda: pl.plot(pl.load_case("medium").cluster),
-    "comparison": lambda: pl.plot(
-        pl.compare(tiny(), ["even", "proportional", "by_flops", "aggregated"])
-    ),
     "growth": lambda: course.plot_growth(
         {f"tiny, {k}": joint_size(replace(tiny(), max_gpus_per_stage=k)) for k in (1, 2)},
         limit=1000,
@@ -183,12 +180,11 @@ PICTURES: dict[str, Callable[[], Any]] = {
         replace(pl.trade_off(rented(), "seconds_per_pass"), seconds=1.0)
     ),
     "sweep": lambda: pl.plot(_sweep()),
-    "sweep of one column": lambda: pl.plot(_sweep(), x="V100"),
     # schedules
     "gantt of 1F1B": lambda: pl.plot(run("1F1B")),
     "gantt with memory": lambda: pl.plot(run("GPipe"), memory=True, finding="a finding"),
     "gantt with a critical path": lambda: pl.plot(run("1F1B", comm=0.5), critical_path=True),
-    "gantt with messages": lambda: pl.plot(run("1F1B", comm=0.5), follow=2, transfers=True),
+    "gantt with messages": lambda: pl.plot(run("1F1B", comm=0.5), transfers=True),
     "gantt of numbers without room": lambda: pl.plot(run("1F1B", 4, 14)),
     "gantt of chunks": lambda: pl.plot(run("Interleaved1F1B", chunks=2)),
     "gantt of ZBV": lambda: pl.plot(run("ZBV"), window=(3, 11)),

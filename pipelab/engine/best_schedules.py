@@ -381,18 +381,13 @@ def solver_library() -> Any:
     Raises
     ------
     NotApplicable
-        OR-tools is not installed, or clashes with another library; says what to install.
+        OR-tools is not installed, or clashes with highspy; says what to install.
     """
     try:
         from ortools.sat.python import cp_model
     except ImportError as error:
         # ortools 9.15 and highspy 1.15 both bring a libhighs.so.1; the second to load finds the first.
-        clash = "undefined symbol" in str(error) or "libhighs" in str(error)
-        expected = 'expected OR-tools; pip install "pipelab[schedules]"'
-        if clash:
-            expected = (
-                'OR-tools 9.15 clashes with highspy 1.15 or newer; pip install "highspy<1.15"'
-            )
+        expected = 'expected OR-tools, with highspy<1.15; pip install "pipelab[schedules]"'
         raise NotApplicable("best_schedule", [("ortools", str(error), expected)]) from error
     return cp_model
 

@@ -1,4 +1,4 @@
-"""The traces of a Gantt chart: actions, gaps, messages, a microbatch, the critical path, memory, a raster."""
+"""The traces of a Gantt chart: actions, gaps, messages, the critical path, memory, a raster."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from pipelab.display import KIND_COLOURS
 from pipelab.engine.schedules.columns import IDLE, B, F, I, W
-from pipelab.figures.theme import BOTTLENECK, WRONG, bar, ink_on, line, room_for
+from pipelab.figures.theme import BOTTLENECK, bar, ink_on, line, room_for
 
 if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
@@ -70,7 +70,7 @@ def visible(timeline: "Timeline", window: Window | None) -> np.ndarray:
 
 
 def action_traces(
-    timeline: "Timeline", chosen: np.ndarray, scale: float, labels: bool, follow: int | None
+    timeline: "Timeline", chosen: np.ndarray, scale: float, labels: bool
 ) -> list[dict]:
     """Return one bar trace per kind of action that occurs; `scale` is in pixels per unit of time."""
     columns, unit = timeline.columns, timeline.costs.unit
@@ -87,8 +87,6 @@ def action_traces(
         marker: dict[str, Any] = {"color": _shades(colour, columns.chunk[stage], columns.chunks)}
         if hatch and labels:  # of many bars it could not be seen, and doubles the browser's time
             marker["pattern"] = {"shape": hatch, **_HATCH}
-        if follow is not None:
-            marker["opacity"] = np.where(batch == follow, 1.0, 0.25)
         marker["line"] = {"color": "white", "width": 1 if len(chosen) <= 500 else 0}
         numbers = numbered(colour, batch, rank, scale * (end - start)) if labels else {}
         hover = (
@@ -188,21 +186,6 @@ def critical_path_trace(timeline: "Timeline") -> dict:
     times = np.stack([timeline.start[path], timeline.end[path]], axis=1).ravel()
     lanes = np.repeat(timeline.columns.rank[path] + 0.44, 2)
     return line("critical path", times, lanes, BOTTLENECK, 4)
-
-
-def microbatch_trace(timeline: "Timeline", microbatch: int) -> dict:
-    """Return one microbatch's path down the ranks and back."""
-    columns = timeline.columns
-    mine = np.flatnonzero((columns.microbatch == microbatch) & np.isin(columns.kind, (F, I, B)))
-    mine = mine[np.argsort(timeline.start[mine], kind="stable")]
-    start, end = timeline.start[mine], timeline.end[mine]
-    text = [
-        f"{columns.action(i)}: {begin:.6g} to {until:.6g}"
-        for i, begin, until in zip(mine.tolist(), start, end, strict=True)
-    ]
-    path = line(f"microbatch {microbatch}", (start + end) / 2, columns.rank[mine], WRONG)
-    marks = {"mode": "lines+markers", "marker": {"size": 6}}
-    return path | marks | {"hovertext": text, "hoverinfo": "text"}
 
 
 def memory_traces(timeline: "Timeline") -> list[dict]:

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import counted, listed, number
-from pipelab.engine.best_schedules import BestSchedule
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue
-from pipelab.fields import Flag, checked_value, given, instance, is_list, is_real, whole_number
+from pipelab.fields import Flag, checked_value, instance, is_list, is_real
 from pipelab.figures import gantt_traces as traces
 from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
 
@@ -19,7 +18,7 @@ MOST_CHARTS = 6
 _MOST_NUMBERED_BARS = 500
 _MOST_NAMED_LANES = 32
 _KINDS: dict[str, Any] = dict.fromkeys(("transfers", "memory", "critical_path"), Flag)
-_KINDS |= {"overview": Flag | None, "finding": str | None}
+_KINDS |= {"finding": str | None}
 
 
 def gantt(
@@ -29,11 +28,9 @@ def gantt(
     transfers: bool = False,
     memory: bool = False,
     critical_path: bool = False,
-    follow: int | None = None,
-    overview: bool | None = None,
     finding: str | None = None,
 ) -> "Figure":
-    """Draw when every rank does what.
+    """Draw when every rank does what: a bar per action, or of more than 6,000 a raster of what takes most of the time.
 
     Parameters
     ----------
@@ -41,19 +38,14 @@ def gantt(
         Made by `simulate`.
     window : (float, float), optional
         From when to when, in the unit of the costs: draw this part of the time only. It may be
-        short enough for bars where the whole needs an overview.
+        short enough for bars where the whole needs a raster.
     transfers : bool
         Join every action to the one on another rank that uses its result, or every send to its
-        receive where these are shown; an overview has no room for it.
+        receive where these are shown; a raster has no room for it.
     memory : bool
         Activations held over time, below, on the same time axis.
     critical_path : bool
         Mark the chain of actions that decides the makespan.
-    follow : int, optional
-        A microbatch to follow across the ranks; the others fade.
-    overview : bool, optional
-        True for a raster that shows what each rank does most at each moment, False for a bar per
-        action; by default a raster from 6,000 visible actions on.
     finding : str, optional
         What the chart shows, for its title; by default how much of the time is idle.
 
@@ -65,8 +57,8 @@ def gantt(
     Raises
     ------
     InvalidValue
-        The window is empty, there is no such microbatch, an argument is of another kind, or
-        `memory` is wanted of a split backward whose costs have no `weight_activation`.
+        The window is empty, an argument is of another kind, or `memory` is wanted of a split
+        backward whose costs have no `weight_activation`.
 
     Examples
     --------
@@ -77,17 +69,15 @@ def gantt(
     """
     instance("gantt", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
     marks = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
-    others = {"window": window, "follow": follow, "overview": overview, "finding": finding}
-    return figure_of(gantt_parts(timeline, **checked(timeline, **marks, **others)))
+    return figure_of(
+        gantt_parts(timeline, **checked(timeline, **marks, window=window, finding=finding))
+    )
 
 
 def checked(timeline: Timeline, **options: Any) -> dict:
     """Return these options of `gantt`; refuse what does not fit, each by its name."""
     for name in [name for name in options if name in _KINDS]:
         checked_value("gantt", name, options[name], _KINDS[name])
-    if options.get("follow") is not None:
-        most = timeline.schedule.microbatches - 1
-        options["follow"] = whole_number("gantt", "follow", options["follow"], 0, most)
     if "window" in options:
         options["window"] = _checked_window(timeline, options["window"])
     return options
@@ -112,8 +102,7 @@ def gantt_parts(
     transfers: bool = False,
     memory: bool = False,
     critical_path: bool = False,
-    follow: int | None = None,
-    overview: bool | None = None,
+    raster: bool | None = None,
     finding: str | None = None,
     zoom: str = "zoom with window=",
     names: Sequence[str] = (),
@@ -122,8 +111,10 @@ def gantt_parts(
 
     Parameters
     ----------
+    raster : bool, optional
+        Whether it is one; by default where there are more than 6,000 bars.
     zoom : str
-        How to see more of an overview, for the note.
+        How to see more of a raster, for the note.
     names : sequence of str
         Of the lanes; by default the number of each rank.
 
@@ -138,20 +129,19 @@ def gantt_parts(
     seen = window or (0.0, timeline.makespan)
     names = names or [f"rank {rank}" for rank in range(schedule.ranks)]
     actions = traces.visible(timeline, window)
-    if overview is None:
-        overview = len(actions) > MOST_BARS
-    if overview:
+    if raster is None:
+        raster = len(actions) > MOST_BARS
+    if raster:
         data = [traces.raster_trace(timeline, window)]
         how = f"each pixel shows what takes most of its time; {zoom}"
     else:
         labels = len(actions) <= _MOST_NUMBERED_BARS
         scale = traces.width_beside(names) / (seen[1] - seen[0] or 1.0)
         data = [traces.gap_trace(timeline, window)]
-        data += traces.action_traces(timeline, actions, scale, labels, follow)
+        data += traces.action_traces(timeline, actions, scale, labels)
         data += [traces.message_trace(timeline, window)] if transfers else []
         how = "hover for what was waited for"
     data += [traces.critical_path_trace(timeline)] if critical_path else []
-    data += [traces.microbatch_trace(timeline, follow)] if follow is not None else []
     data += traces.memory_traces(timeline) if memory else []
     spans = f"makespan {number(timeline.makespan)}, longest span of a rank {number(timeline.span)}"
     size = f"{counted(schedule.ranks, 'rank')}, {counted(schedule.microbatches, 'microbatch')}"
@@ -171,7 +161,7 @@ def gantt_parts(
         barmode="overlay",
         showlegend=True,
         **({"yaxis2": below, "legend2": {"y": 0.29, **LEGEND}} if memory else {}),
-        **({"shapes": [traces.lane_lines(schedule.ranks)]} if overview else {}),
+        **({"shapes": [traces.lane_lines(schedule.ranks)]} if raster else {}),
     )
 
 
@@ -192,39 +182,6 @@ def _idle(timeline: Timeline) -> str:
     return f"{plain(timeline.schedule.name)}: {said}"
 
 
-def plot_best_schedule(best: BestSchedule, **options: Any) -> "Figure":
-    """Draw when every rank does what in the shortest schedule; the title says what is proven.
-
-    Parameters
-    ----------
-    best : BestSchedule
-        As `pl.best_schedule` returned it.
-    **options
-        As `gantt` takes them.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-
-    Raises
-    ------
-    InvalidValue
-        There is no schedule to draw.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> best = pl.best_schedule(pl.StageCosts(1, 1, 1), ranks=2, microbatches=4)
-    >>> pl.plot(best).layout.title.text.split("<br>")[0]
-    'No schedule takes less than 13: this one takes 13'
-    """
-    if best.timeline is None:
-        raise InvalidValue("plot", [("best", best.sentence, "expected one with a schedule")])
-    least, value = number(given(best.bound)), number(given(best.value))
-    options.setdefault("finding", f"No schedule takes less than {least}: this one takes {value}")
-    return gantt(best.timeline, **options)
-
-
 def within(timeline: Timeline, seen: Sequence[float]) -> tuple[float, float]:
     """Return the visible part of the time, with something of it left wherever one has dragged to."""
     low, high = sorted(float(edge) for edge in seen)
@@ -232,9 +189,7 @@ def within(timeline: Timeline, seen: Sequence[float]) -> tuple[float, float]:
     return low, max(min(high, timeline.makespan), low * (1 + 1e-9) + 1e-12)
 
 
-def plot_timelines(
-    timelines: Mapping[str, Timeline], *, finding: str | None = None, **options: Any
-) -> "Figure":
+def plot_timelines(timelines: Mapping[str, Timeline], *, finding: str | None = None) -> "Figure":
     """Draw Gantt charts one below the other on one time axis.
 
     Parameters
@@ -243,8 +198,6 @@ def plot_timelines(
         At most six.
     finding : str, optional
         The title; by default which of them ends first and by how much.
-    **options
-        `transfers`, `critical_path` and `follow`, as for `gantt`.
 
     Returns
     -------
@@ -254,8 +207,8 @@ def plot_timelines(
     Raises
     ------
     InvalidValue
-        There is no timeline, two have one label, there are too many to be read, or an option does
-        not fit.
+        There is no timeline, two have one label, there are too many to be read, or `finding` is not
+        text.
 
     Examples
     --------
@@ -267,20 +220,15 @@ def plot_timelines(
     """
     timelines = _labelled(timelines)
     checked_value("plot_timelines", "finding", finding, str | None)
-    for option in options.keys() - {"transfers", "critical_path", "follow"}:
-        expected = "expected transfers, critical_path or follow"
-        raise InvalidValue("plot_timelines", [(option, options[option], expected)])
     if not 1 <= len(timelines) <= MOST_CHARTS:
         number = f"{len(timelines)} timelines"
         expected = f"expected 1 to {MOST_CHARTS} of them"
         raise InvalidValue("plot_timelines", [("timelines", number, expected)])
-    for timeline in timelines.values():
-        checked(timeline, **options)
-    return figure_of(timelines_parts(timelines, finding, **options))
+    return figure_of(timelines_parts(timelines, finding))
 
 
 def timelines_parts(
-    timelines: Mapping[str, Timeline], finding: str | None = None, **options: Any
+    timelines: Mapping[str, Timeline], finding: str | None = None, critical_path: bool = False
 ) -> dict:
     """Return the drawing of `plot_timelines`, whose arguments are not checked here.
 
@@ -301,7 +249,7 @@ def timelines_parts(
     for i, (label, height) in enumerate(zip(timelines, heights, strict=True), 1):
         timeline, axis, top = timelines[label], "" if i == 1 else str(i), below
         below -= height
-        single = gantt_parts(timeline, overview=False, **options)
+        single = gantt_parts(timeline, raster=False, critical_path=critical_path)
         for trace in single["data"]:
             name = trace["name"]
             shown = {"legendgroup": name, "showlegend": name not in named}

@@ -1,4 +1,4 @@
-"""Placements or methods of one problem as bars against the proven optimum, marked by outcome."""
+"""Placements of one problem as bars against the proven optimum, marked by outcome."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -7,18 +7,13 @@ from pipelab.display import (
     NOT_PROVEN,
     OUTCOMES,
     REFUSED,
-    STOPPED,
     Outcome,
-    listed,
     named,
     outcome_of,
-    proven_among,
     rate,
 )
 from pipelab.figures.theme import (
     BOTTLENECK,
-    WRONG,
-    figure_of,
     finish,
     folded,
     ink_on,
@@ -29,10 +24,7 @@ from pipelab.figures.theme import (
 )
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from pipelab.engine.answers import Result
-    from pipelab.engine.comparison import Comparison
 
 _LEAST_ROWS = 6  # rows that a chart on a page has room for, so that it keeps its height
 
@@ -166,70 +158,3 @@ def _closest(rows_of: Sequence[MethodRow], optimum: float | None) -> str:
     lost = f"{1 - most / optimum:.0%}" if 1 - most / optimum >= 0.005 else "less than 1%"
     nearest = named(best, "is closest", "are closest")
     return f"{nearest} without a proof: {lost} below the optimum (dotted)"
-
-
-def plot_comparison(comparison: "Comparison") -> "Figure":
-    """Draw the throughput of every method, or why it has none; a bar shows how the method ended.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        Made by `compare`.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        A row per method, in tokens/s; a predicted rate without a placement is a cross. The title
-        says who loses most.
-    """
-    rows_of: list[MethodRow] = []
-    crosses: list[tuple[int, float]] = []
-    for method, result in comparison.results.items():
-        among = proven_among(result)
-        row = row_of(f"{method} ({among})" if among else method, result)
-        if result.details.get("predicted"):
-            crosses.append((len(rows_of), result.details["predicted"]))
-            row = row._replace(note="it names no GPU")
-        if result.placement is not None:
-            row = row._replace(note=str(result.placement))
-        rows_of.append(row)
-    for method, why in comparison.refused.items():
-        rows_of.append(MethodRow(method, None, comparison.outcomes[method], why))
-    parts = baseline_parts(rows_of, comparison.optimum, *_who_loses(comparison))
-    predictions = points(
-        "predicted, no placement",
-        [predicted for _, predicted in crosses],
-        [y for y, _ in crosses],
-        "markers+text",
-        text=[rate(predicted).split()[0] for _, predicted in crosses],
-        textposition="middle right",
-        showlegend=bool(crosses),
-        marker={"symbol": "x", "size": 13, "color": WRONG},
-    )
-    parts["data"].append(predictions)
-    axis = parts["layout"]["xaxis"]
-    axis["range"] = [0, max(axis["range"][1], *(1.15 * most for _, most in crosses), 0)]
-    return figure_of(parts)
-
-
-def _who_loses(comparison: "Comparison") -> tuple[str, str]:
-    """Return title and note."""
-    best, name, outcomes = comparison.optimum, plain(comparison.problem.name), comparison.outcomes
-    infeasible = [m for m, r in comparison.results.items() if r.status == "infeasible"]
-    if infeasible:
-        return f"{name}: infeasible, proven by {listed(infeasible)}", ""
-    # What a method had when its time was up says nothing of the method.
-    rates = {
-        method: result.throughput
-        for method, result in comparison.results.items()
-        if result.throughput is not None and outcomes[method] != STOPPED
-    }
-    if best is None or not rates:
-        return f"{name}: no method proved its answer", ""
-    lost = {method: f"{1 - reached / best:.0%}" for method, reached in rates.items()}
-    most = lost[min(rates, key=rates.__getitem__)]
-    if most == "0%":
-        return f"{name}: every method reaches the proven optimum of {rate(best)}", ""
-    who = named([method for method in rates if lost[method] == most])
-    title = f"{name}: {who} {most} against the optimum"
-    return title, f"the proven optimum is {rate(best)} (dotted)"

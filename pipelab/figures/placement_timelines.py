@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.display import KIND_COLOURS, rate
-from pipelab.errors import InvalidValue
 from pipelab.figures.gantt_traces import (
     broken,
     idle,
@@ -26,17 +25,13 @@ if TYPE_CHECKING:
 _MOST_LANES = 48  # with a label each
 
 
-def placed_gantt(
-    placed: "PlacedTimeline", *, follow: int | None = 0, links: bool = True
-) -> "Figure":
+def placed_gantt(placed: "PlacedTimeline", *, links: bool = True) -> "Figure":
     """Draw when every stage and link of a placement works on which microbatch.
 
     Parameters
     ----------
     placed : PlacedTimeline
         Made by `timeline_of`.
-    follow : int or None
-        A microbatch whose path is drawn as a line; in decode round after round.
     links : bool
         Whether links have lanes of their own; without, the note says how busy the busiest is. A
         raster has them always.
@@ -44,19 +39,11 @@ def placed_gantt(
     Returns
     -------
     plotly.graph_objects.Figure
-        Lanes from first stage to last, the bottleneck framed; of long runs the first microbatches;
-        of pipelines too long for bars a raster.
-
-    Raises
-    ------
-    InvalidValue
-        The microbatch is unknown.
+        Lanes from first stage to last, the bottleneck framed, and the path of the first microbatch, in
+        decode round after round; of long runs the first microbatches; of pipelines too long for bars a
+        raster.
     """
-    most = min(placed.in_flight, placed.microbatches) if placed.returns else placed.microbatches
-    if follow is not None and (not isinstance(follow, int | np.integer) or not 0 <= follow < most):
-        expected = f"expected None or a microbatch from 0 to {most - 1}"
-        raise InvalidValue("placed_gantt", [("follow", follow, expected)])
-    return figure_of(_Lanes(placed, links).parts(follow))
+    return figure_of(_Lanes(placed, links).parts())
 
 
 class _Lanes:
@@ -81,15 +68,13 @@ class _Lanes:
         ]
         self.scale = width_beside(self.names) / self.last
 
-    def parts(self, follow: int | None) -> dict:
+    def parts(self) -> dict:
         """Return the drawing."""
         lanes, names = len(self.shown), self.names
         if self.raster:
             data = [raster_trace(self.placed.timeline, None)]
         else:
-            data = [self._idle(), *self._bars()]
-            data += [] if follow is None else [self._path(int(follow))]
-            data += [self._frames()]
+            data = [self._idle(), *self._bars(), self._path(), self._frames()]
         every = -(-lanes // _MOST_LANES)
         # If there are many lanes, stages get labels and links do not.
         step = 1 if every == 1 else every * (1 + bool(self.is_link[self.shown].any()))
@@ -174,14 +159,14 @@ class _Lanes:
             )
         return texts
 
-    def _path(self, follow: int) -> dict:
-        """Return the path of one microbatch down the lanes and, where it goes round, back to the first."""
-        passes = np.flatnonzero(self._microbatch(np.arange(self.passes))[0] == follow)
+    def _path(self) -> dict:
+        """Return the path of microbatch 0 down the lanes and, where it goes round, back to the first."""
+        passes = np.flatnonzero(self._microbatch(np.arange(self.passes))[0] == 0)
         times = (times[np.ix_(self.shown, passes)].T.ravel() for times in (self.start, self.end))
         # Along the lower edge of the bars, below their numbers.
         row = np.arange(len(self.shown)) + 0.4 * self._height(self.shown)
         x, y = np.stack([*times], axis=1).ravel(), np.repeat(np.tile(row, len(passes)), 2)
-        return line(f"path of microbatch {follow}", x, y, WRONG, 2)
+        return line("path of microbatch 0", x, y, WRONG, 2)
 
     def _frames(self) -> dict:
         """Return a black frame around each bottleneck, all in one trace."""

@@ -11,13 +11,11 @@ from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.classes import plot_classes
 from pipelab.figures.deployments import plot_deployment
 from pipelab.figures.flows import plot_flow
-from pipelab.figures.gantts import gantt, plot_best_schedule, plot_timelines
+from pipelab.figures.gantts import gantt, plot_timelines
 from pipelab.figures.in_flight import plot_in_flight
-from pipelab.figures.methods_against_optimum import plot_comparison
 from pipelab.figures.placement_timelines import placed_gantt
 from pipelab.figures.placements import plot_placement, plot_result
 from pipelab.figures.predictions import plot_against_measured
-from pipelab.figures.progress import plot_progress
 from pipelab.figures.sweeps_and_trade_offs import plot_sweep, plot_trade_off
 from pipelab.figures.training_step import training_gantt
 
@@ -29,18 +27,16 @@ __all__ = ["FIGURES", "plot"]
 # Name of a type → kind → function; the first kind is what is drawn by default.
 FIGURES: dict[str, dict[str, Callable[..., Any]]] = {
     "Problem": {"placement": plot_placement},
-    "Result": {"placement": plot_result, "progress": plot_progress},
+    "Result": {"placement": plot_result},
     "Deployment": {"pipelines": plot_deployment},
     "Flow": {"stages": plot_flow},
     "Cluster": {"classes": plot_classes},
-    "Comparison": {"bars": plot_comparison},
     "TradeOff": {"curve": plot_trade_off},
     "Sweep": {"points": plot_sweep},
     "Timeline": {"gantt": gantt},
     "PlacedTimeline": {"gantt": placed_gantt, "in_flight": plot_in_flight},
     "TrainingTimeline": {"gantt": training_gantt},
     "DataFrame": {"against_measured": plot_against_measured},
-    "BestSchedule": {"gantt": plot_best_schedule},
     "several Timeline": {"timelines": plot_timelines},
 }
 
@@ -50,14 +46,13 @@ def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
 
     Parameters
     ----------
-    x : Result, Deployment, Flow, Problem, Cluster, Comparison, TradeOff, Sweep, Timeline, \
-            PlacedTimeline, TrainingTimeline, BestSchedule, table of `against_measured`
+    x : Result, Deployment, Flow, Problem, Cluster, TradeOff, Sweep, Timeline, \
+            PlacedTimeline, TrainingTimeline, table of `against_measured`
         A list of timelines, or a mapping of names to timelines, draws them side by side.
     *others
         What the figure needs besides: `plot(problem, placement)` draws a placement.
     kind : str, optional
-        Which figure, if there are several: "placement" or "progress" of a result; "gantt" or
-        "in_flight" of a placed timeline.
+        Which figure, if there are several: "gantt" or "in_flight" of a placed timeline.
     **options
         As the figure's own function takes them; see `pipelab.figures`.
 

@@ -5,38 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipelab.display import ended, rate
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain
+from pipelab.figures.theme import TYPE_COLOURS, finish, line
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-    from pipelab.engine.answers import Result
+    pass
 
 _BOUND, _BEST = TYPE_COLOURS[:2]
-
-
-def plot_progress(result: "Result") -> "Figure":
-    """Draw what a solve knew and when.
-
-    Parameters
-    ----------
-    result : Result
-        Of a method that keeps its progress: "joint", "aggregated", "single_gpu" or "type_count".
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        The traces of `progress_parts`; no lines where the method keeps no progress.
-    """
-    last = "no placement" if result.throughput is None else rate(result.throughput)
-    gap = f", gap {result.gap:.2%}" if result.gap is not None else ""
-    title = f"{plain(result.problem.name)}: {last} after {result.seconds:.3g} s{gap}"
-    nodes = f"{result.details.get('nodes', 0):,} nodes of {result.solver}"
-    note = f"{ended(result)}; {nodes}; the shaded gap is what was not yet known"
-    moments, end = result.details.get("progress", ()), result.details.get("solve_seconds", 0.0)
-    return figure_of(progress_parts(moments, end, title, note))
 
 
 def progress_parts(moments: Sequence[Progress], seconds: float, title: str, note: str = "") -> dict:

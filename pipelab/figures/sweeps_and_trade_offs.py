@@ -2,15 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import STOPPED, ended_row, outcome_of_row, rate
-from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
     from plotly.graph_objects import Figure
 
     from pipelab.engine.methods.trade_offs import TradeOff
@@ -20,13 +17,10 @@ _REST_COLOUR = "#999999"
 _BEST_COLOUR_AND_SIZE = (TYPE_COLOURS[0], 10)
 _UNITS = {
     "throughput_tokens_per_s": "tokens/s",
-    "bound_tokens_per_s": "tokens/s at most",
     "gpus": "GPUs in use",
     "gpus_used": "GPUs in use",
     "tpot_ms": "ms from token to token, at most",
 }
-_LESS_IS_BETTER = ("gpus_used", "usd_per_hour", "usd_per_million_tokens", "stages", "seconds")
-_EFFORT = ("gpus_used", "usd_per_hour")  # what one pays on the x axis: less for the same is better
 # Amounts, whose chart shows what each yields; the others are ratios and times.
 _ADDING_UP = {"gpus": "GPU", "usd_per_hour": "dollar"}
 
@@ -35,44 +29,28 @@ def _unit(name: str) -> str:
     return plain(_UNITS.get(name, name.replace("usd_", "$ ").replace("_", " ")))
 
 
-def plot_sweep(
-    sweep: "Sweep", x: str | None = None, y: str = "throughput_tokens_per_s"
-) -> "Figure":
-    """Draw one column of a sweep against another.
+def plot_sweep(sweep: "Sweep") -> "Figure":
+    """Draw the throughput of every point against what is paid: dollars per hour, or GPUs where no GPU has a price.
 
     Parameters
     ----------
     sweep : Sweep
         Made by `pl.sweep`.
-    x : str, optional
-        A column of numbers: a name of the points, or of the answers. By default what is paid:
-        usd_per_hour where there are prices, otherwise gpus_used. Points that no other one beats in
-        both x and y are then joined as steps; against any other column, the best at each value.
-    y : str
-        A column of numbers.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        A dot per point that has a placement; hover gives its values.
-
-    Raises
-    ------
-    UnknownName
-        The column is unknown.
-    InvalidValue
-        A column does not hold numbers.
+        A dot per point that has a placement; hover gives its values. Points that no other one beats
+        in both are joined as steps.
     """
     frame = sweep.to_frame()
-    x = x or ("usd_per_hour" if "usd_per_hour" in frame else "gpus_used")
-    _check_columns(frame, x, y)
-    known = frame.dropna(subset=[x, y])
-    rows = known.to_dict("records")
-    best = _best(rows, x, y)
+    x, y = "usd_per_hour" if "usd_per_hour" in frame else "gpus_used", "throughput_tokens_per_s"
+    rows = frame.dropna(subset=[x, y]).to_dict("records")
+    best = _unbeaten(rows, x, y)
     data = []
     for part, mode, colour, size, name in (
         (rows, "markers", _REST_COLOUR, 6, "all points"),
-        (best, "lines+markers", *_BEST_COLOUR_AND_SIZE, _best_name(x)),
+        (best, "lines+markers", *_BEST_COLOUR_AND_SIZE, "beaten by none"),
     ):
         symbols = [outcome_of_row(row).marker for row in part]
         hover = f"%{{x:,.6g}} {_unit(x)}: %{{y:,.6g}} {_unit(y)}<br>%{{text}}<extra></extra>"
@@ -81,46 +59,24 @@ def plot_sweep(
             [row[x] for row in part],
             [row[y] for row in part],
             colour,
-            look={"shape": "hv" if x in _EFFORT else "linear"},
+            look={"shape": "hv"},
             text=[f"{_point(sweep, row)}, {ended_row(row)}" for row in part],
             hovertemplate=hover,
         )
         marker = {"color": colour, "size": size, "symbol": symbols}
         data.append(trace | {"mode": mode, "marker": marker})
     across, down = ({"title": _unit(name), "rangemode": "tozero"} for name in (x, y))
-    title, note = _best_of(sweep, best, y), _points(sweep, rows, best, x)
+    title, note = _best_of(sweep, best), _points(sweep, rows, best)
     return figure_of(finish(data, title, note, x=across, y=down, height=420))
 
 
-def _check_columns(frame: "DataFrame", *names: str) -> None:
-    from pandas.api.types import is_numeric_dtype
-
-    for name in names:
-        if name not in frame:
-            hint = "; no GPU has a price" if "usd" in name else ""
-            raise UnknownName(
-                f"a sweep has no column {name!r}{hint}; {nearest(name, frame.columns)}"
-            )
-        if not is_numeric_dtype(frame[name]) and frame[name].notna().any():
-            raise InvalidValue("plot_sweep", [("column", name, "expected one that holds numbers")])
-
-
-def _best(rows: list[dict], x: str, y: str) -> list[dict]:
-    """Return the best row at each x; where x is paid for, only those better than all that pay less."""
-    sign = -1 if y in _LESS_IS_BETTER else 1
-    ordered = sorted(rows, key=lambda row: (row[x], -sign * row[y], row["status"] != "optimal"))
-    best = [next(same) for _, same in groupby(ordered, key=lambda row: row[x])]
-    if x not in _EFFORT:
-        return best
+def _unbeaten(rows: list[dict], x: str, y: str) -> list[dict]:
+    """Return the rows that yield more than all that pay no more."""
     front: list[dict] = []
-    for row in best:
-        if not front or sign * row[y] > sign * front[-1][y]:
+    for row in sorted(rows, key=lambda row: (row[x], -row[y], row["status"] != "optimal")):
+        if not front or row[y] > front[-1][y]:
             front.append(row)
     return front
-
-
-def _best_name(x: str) -> str:
-    return "beaten by none" if x in _EFFORT else plain(f"best at each {x}")
 
 
 def _point(sweep: "Sweep", row: dict) -> str:
@@ -128,22 +84,15 @@ def _point(sweep: "Sweep", row: dict) -> str:
     return plain(", ".join(f"{name} = {row[name]}" for name in sweep.names if row[name] != 0))
 
 
-def _best_of(sweep: "Sweep", best: list[dict], y: str) -> str:
+def _best_of(sweep: "Sweep", best: list[dict]) -> str:
     if not best:
         return f"None of {sweep.requested:,} points has a placement"
-    top = (min if y in _LESS_IS_BETTER else max)(best, key=lambda row: row[y])
-    least = "at least" if y in _LESS_IS_BETTER else "at most"
-    return f"{top[y]:,.4g} {_unit(y)} {least}, with {_point(sweep, top)}"
+    return f"{rate(best[-1]['throughput_tokens_per_s'])} at most, with {_point(sweep, best[-1])}"
 
 
-def _points(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
-    joined = (
-        f"{len(best)} are beaten by none"
-        if x in _EFFORT
-        else f"the best at each of {len(best)} values joined"
-    )
+def _points(sweep: "Sweep", rows: list[dict], best: list[dict]) -> str:
     parts = [
-        f"{len(rows):,} points, {joined}",
+        f"{len(rows):,} points, {len(best)} are beaten by none",
         *["all proven"] * all(row["status"] == "optimal" for row in rows),
     ]
     parts += [

@@ -86,7 +86,7 @@ def training_memory_parts(training: "TrainingTimeline") -> dict:
     >>> [trace["name"] for trace in parts["data"]]
     ['stage 1 · A100-SXM-80', 'stage 2 · A100-SXM-80', "the GPU's memory"]
     """
-    needs, limits = training.memory_gb, memory_limits(training)
+    needs, limits = training.memory_gb, np.array(training.limits_gb)
     if needs is None:
         return finish([], "The cost model does not say what training keeps in memory", height=120)
     shares = np.array(needs) / limits
@@ -121,11 +121,6 @@ def training_memory_parts(training: "TrainingTimeline") -> dict:
         margin={"l": room_for(training.labels, 13), "t": 66, "b": 100},
         legend=legend,
     )
-
-
-def memory_limits(training: "TrainingTimeline") -> np.ndarray:
-    """Return the memory of each rank's smallest GPU, in GB, shape (ranks,)."""
-    return np.array([min(report.memory_limit_gb) for report in training.evaluation.stages])
 
 
 def _held(

@@ -17,13 +17,12 @@ from pipelab.engine.solving import solve
 from pipelab.engine.speed_scenarios import sensitivity
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import PipelabError
-from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures.methods_against_optimum import MethodRow, row_of
 from pipelab.hardware.measurements import expected_rate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.requests import KEPT, Limits, Service, for_phase, request_tokens, times
+from pipelab.requests import Limits, Service, for_phase, request_tokens
 from pipelab.widgets.mix_values import Mix, problem_of
 
 PROVEN_STATUSES = ("optimal", "infeasible")
@@ -64,25 +63,14 @@ class MixAnswer:
 
     @property
     def limits(self) -> Limits | None:
-        """Those of the mix; None where there are none."""
+        """Limits on times of the mix; None without any."""
         return Limits(**self.mix.limits) if self.mix.limits else None
-
-    @property
-    def any_in_flight(self) -> Problem:
-        """The problem with any number in flight, unless the mix has one."""
-        load = replace(self.problem.workload, in_flight=self.mix.in_flight)
-        return replace(self.problem, workload=load)
 
     def times_of(self, service: Service) -> tuple[tuple[float, float], tuple[float, float]]:
         """Return TPOT and TTFT in ms, each with its limit."""
         limits = given(self.limits)
         tpot_ms = 1000 * max(service.tpot_s, service.last_tpot_s)
         return (tpot_ms, limits.tpot_ms), (service.ttft_ms(limits), limits.ttft_ms)
-
-    def service_of(self, placement: Placement) -> Service | None:
-        """Return what requests get from another placement; None if it keeps no limit."""
-        problem = for_phase(self.any_in_flight, self.problem.workload.phase)
-        return best_service(problem, placement, given(self.limits))
 
 
 def solve_mix(
@@ -143,10 +131,14 @@ def _within_limits(mix: Mix, **ends: Any) -> MixAnswer:
 
 def _rule_within(best: MixAnswer, name: str) -> MethodRow:
     """Return what a rule of thumb comes to within the limits."""
-    placed = solve(best.any_in_flight, name)
+    load = replace(best.problem.workload, in_flight=best.mix.in_flight)
+    problem = replace(
+        best.problem, workload=load
+    )  # with any number in flight, unless the mix has one
+    placed = solve(problem, name)
     if placed.placement is None:
         return MethodRow(name, None, outcome_of(placed), placed.reason)
-    served = best.service_of(placed.placement)
+    served = best_service(for_phase(problem, load.phase), placed.placement, given(best.limits))
     if served is None:
         return MethodRow(name, None, DOES_NOT_FIT, "does not keep the limits")
     reached = served.requests_per_s * request_tokens(best.problem)
@@ -221,9 +213,9 @@ def one_more(
     stop : threading.Event
         Set it to end early; types not solved by then are not yielded.
     budget_s : float
-        Seconds for every type that the cost model knows.
+        Seconds for every type.
     """
-    for gpu_type in mix.known_types:
+    for gpu_type, _ in mix.counts:
         if stop.is_set():
             return
         result = solve_mix(mix.with_one_more(gpu_type), stop, budget_s).result
@@ -269,14 +261,10 @@ def other_plans(answer: MixAnswer, stop: threading.Event, budget_s: float) -> st
     return tried.sentence
 
 
-def stage_gpus(answer: MixAnswer, least: int = 0) -> tuple[tuple[int, ...], ...]:
+def _stage_gpus(answer: MixAnswer, least: int) -> tuple[tuple[int, ...], ...]:
     """Return the GPUs of the optimum's stages, and after them those without a stage, one by one.
 
-    Parameters
-    ----------
-    least : int
-        Number of stages wanted. If there are fewer, the largest gives up a GPU, which follows it
-        as a stage.
+    Of fewer stages than `least`, the largest gives up a GPU, which follows it as a stage.
     """
     placement, count = given(answer.result.placement), len(answer.problem.cluster)
     unused = sorted({*range(count)} - {*placement.gpus})
@@ -288,7 +276,7 @@ def stage_gpus(answer: MixAnswer, least: int = 0) -> tuple[tuple[int, ...], ...]
 
 
 def own_plan(answer: MixAnswer, layers: tuple[int, ...]) -> Score:
-    """Score layers assigned by hand to `stage_gpus` in turn; 0 leaves a stage's GPUs out.
+    """Score layers assigned by hand to the optimum's stages in turn; 0 leaves a stage's GPUs out.
 
     If there are more numbers than stages in the optimum, the further ones take unused GPUs first,
     then GPUs of the stages, one by one.
@@ -303,53 +291,9 @@ def own_plan(answer: MixAnswer, layers: tuple[int, ...]) -> Score:
     >>> own_plan(solve_mix(beginning("tiny", gpus_per_stage=2)), (1, 1, 1, 1)).placement.gpus
     (0, 1, 2, 3)
     """
-    stages = zip(layers, stage_gpus(answer, len(layers)), strict=False)
+    stages = zip(layers, _stage_gpus(answer, len(layers)), strict=False)
     plan = Placement.of([(count, gpus) for count, gpus in stages if count])
-    if not answer.mix.limits:
-        return score(answer.problem, plan, answer.result)
-    problem = answer.any_in_flight
-    scored = score(problem, plan, replace(answer.result, status="unknown", bound=None))
-    served = answer.service_of(plan) if scored.valid else None
-    evaluation, broken = None, scored.broken
-    if served is not None:
-        load = replace(problem.workload, in_flight=served.in_flight)
-        problem = replace(problem, workload=load)
-        evaluation = evaluate(problem, plan)
-    elif scored.valid:
-        broken = (_unkept(answer, plan),)
-    return ServedScore(
-        problem=problem,
-        placement=plan,
-        evaluation=evaluation,
-        broken=broken,
-        misfits=scored.misfits,
-        best=answer.result,
-        service=served,
-    )
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ServedScore(Score):
-    """A score within limits: its tokens/s are those of the answers that it writes."""
-
-    service: Service | None
-
-    @property
-    def throughput(self) -> float | None:
-        """Tokens/s of answers; None if it is not valid or keeps no limit."""
-        return self.service and self.service.requests_per_s * request_tokens(self.problem)
-
-
-def _unkept(answer: MixAnswer, plan: Placement) -> str:
-    """Say which times are above the limits, with one microbatch in flight."""
-    problem = for_phase(answer.problem, answer.problem.workload.phase)
-    took = answer.times_of(times(problem, plan, 1).service(problem, 1))
-    over = [
-        f"{name} is {ms:,.4g} ms with one microbatch in flight, above the limit of {limit:,.7g}"
-        for name, (ms, limit) in zip(("TPOT", "TTFT"), took, strict=True)
-        if ms > limit * KEPT
-    ]
-    return " and ".join(over) or "no number in flight keeps both limits"
+    return score(answer.problem, plan, answer.result)
 
 
 _NOT_SOLVED_YET = MethodRow("one GPU per stage", None, None, "being solved …")

@@ -62,9 +62,9 @@ class MixExplorer(Explorer):
     """
 
     state = traitlets.Any()
-    at_work = traitlets.Bool(False)
+    at_work = traitlets.Bool(True)
 
-    def __init__(self, mix: Mix, simple: bool = False, *, at_work: bool = True) -> None:
+    def __init__(self, mix: Mix, simple: bool = False) -> None:
         self.busy = Busy()
         self.controls = MixControls(mix, simple, self.busy)
         self.panel, self.own = self.controls.panel, OwnPlan()
@@ -89,10 +89,9 @@ class MixExplorer(Explorer):
         self.observe(self._draw, "state")
         self.own.observe(lambda change: self._learn({"plan": change["new"]}), "score")
         self.controls.observe(lambda _change: self._solve(), "mix")
-        self.at_work = at_work
-        if at_work:  # at once, so that the page begins with an answer
-            limit = self._first_limit_s(mix)
-            self._show(*outcome(lambda stop: solve_mix(mix, stop, limit), threading.Event()))
+        # at once, so that the page begins with an answer
+        limit = self._first_limit_s(mix)
+        self._show(*outcome(lambda stop: solve_mix(mix, stop, limit), threading.Event()))
         self.observe(lambda _change: self._solve(), "at_work")
 
     @property
@@ -229,8 +228,8 @@ def explore_mix(
     Every change of a control is solved with `pl.solve(problem, "aggregated")` for the best single
     pipeline; the best deployment (`pl.deploy`) follows and is drawn above it, at first with how far
     it may be from the best. With a limit on a time, both serve requests and keep it (`pl.deploy`), or
-    it is said what prevents that. Stage boundaries can be moved by hand and scored by `pl.score`, and
-    the state copied as code.
+    it is said what prevents that. Without limits, a plan of one's own is scored by `pl.score`. The
+    state can be copied as code.
 
     Parameters
     ----------
@@ -248,8 +247,7 @@ def explore_mix(
         case's own links), gpus_per_node (1: no nodes), gpus_per_stage, batch_split, costs, runs_on (an engine),
         tpot_ms and ttft_ms (limits in ms on the time per output token and to the first; None: no limit).
         For costs a case has "linear" and "linear, no loss" (`efficiency` 1), a model "Roofline"
-        (vLLM), "Roofline, eager" (vLLM 0.2), "Roofline, llama.cpp", and the linear ones
-        for GPUs with coefficients in the write-up; or give a cost model of your own.
+        (vLLM), "Roofline, eager" (vLLM 0.2) and "Roofline, llama.cpp"; or give a cost model of your own.
 
     Returns
     -------

@@ -18,9 +18,7 @@ from pipelab.figures.theme import plain
 from pipelab.hardware.measurements import expected_rate
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
-from pipelab.requests import Service
-from pipelab.widgets.mix_answers import MixAnswer, MixState, ServedScore
-from pipelab.widgets.mix_values import LINEAR, Mix
+from pipelab.widgets.mix_answers import MixAnswer, MixState
 
 
 def chart_title(state: MixState) -> tuple[str, str]:
@@ -38,15 +36,14 @@ def lines(state: MixState) -> list[str]:
     if plan is not None and not plan.valid:
         return list(plan.reasons[:4])
     result = answer.result
-    gains = gains_line(result, state.gains, answer.mix.known_types)
+    gains = gains_line(result, state.gains, dict(answer.mix.counts))
     if result.placement is None:
         said = result.status == "infeasible" and not answer.mix.limits  # by the chart
         return ["" if said else result.reason, gains]
     shown = plan or result
     expected = expected_rate(shown.problem, given(shown.evaluation))
     return [
-        promise_line(answer, plan.service if isinstance(plan, ServedScore) else answer.service),
-        costs_line(answer.mix),
+        promise_line(answer),
         batch_line(result),
         facts_line(shown.problem, given(shown.placement), given(shown.throughput)),
         gains if plan is None else "",
@@ -109,8 +106,9 @@ def limit_of(problem: Problem, evaluation: Evaluation) -> str:
     return what_limits(evaluation) + ("" if others else f": {plain(what)}")
 
 
-def promise_line(answer: MixAnswer, service: Service | None) -> str:
+def promise_line(answer: MixAnswer) -> str:
     """Say what requests get, and how far that is from the limits; empty where there are none."""
+    service = answer.service
     if service is None:
         return ""
     load, what = answer.problem.workload, ("an output token every", "the first token after")
@@ -122,13 +120,6 @@ def promise_line(answer: MixAnswer, service: Service | None) -> str:
     answers = "" if load.phase == "prefill" else f" and answers of {load.output_tokens:,}"
     size = f"prompts of {load.sequence_length:,}{answers} tokens"
     return f"{service.requests_per_s:,.4g} requests/s of {size}: {', '.join(said)}."
-
-
-def costs_line(mix: Mix) -> str:
-    """Return a caution if a model has the write-up's cost model; otherwise nothing."""
-    if mix.is_case or mix.costs not in list(LINEAR):
-        return ""
-    return "Linear: a layer has the same synthetic rate in every model, and a stage with more layers is faster."
 
 
 def batch_line(result: Result) -> str:

@@ -1,12 +1,11 @@
 """The values of the mix explorer, the problem they describe, and the code that makes the same problem."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cache
 from typing import Annotated, Any, Literal, cast
 
 from pipelab.cluster import Cluster
-from pipelab.display import listed
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Count, Later, Positive, checked, whole_number
 from pipelab.hardware.engine_rules import known_rules, rules_of
@@ -17,8 +16,7 @@ from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
 from pipelab.problem import CostModel, Problem, Workload
 from pipelab.widgets.shown_code import Script, Term, literal, public
-from pipelab.writeup.cases_csv import cases, load_case, load_coefficients
-from pipelab.writeup.linear_rates import LinearThroughput
+from pipelab.writeup.cases_csv import cases, load_case
 
 # Counts on the sliders when a model is chosen: a strong, a middling and a small type.
 _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
@@ -27,7 +25,7 @@ _NETWORK_GB_PER_S = 12.5  # 100 Gbit/s between any two GPUs
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _FIRST_BATCH = 16
 
-# What each named cost model changes in its class's defaults.
+# What each named cost model changes in its class's defaults: linear ones of cases, rooflines of models.
 LINEAR: Mapping[str, Mapping[str, Any]] = {
     "linear": {},
     "linear, no loss": {"efficiency": 1.0},  # GPUs that share a stage lose nothing
@@ -111,20 +109,13 @@ class Mix:
         return self.source in _cases()
 
     @property
-    def known_types(self) -> tuple[str, ...]:
-        """Its GPU types that the cost model has numbers for."""
-        if isinstance(self.costs, CostModel):
-            return tuple(t for t, _ in self.counts if t in self.costs.gpu_types)
-        return tuple(t for t, _ in self.counts if self.is_case or knows(self.costs, t))
-
-    @property
     def batches(self) -> tuple[int, ...] | None:
         """What `solve` and `deploy` choose the batch from; None where it is given."""
         return BATCHES if self.batch is None else None
 
     @property
     def limits(self) -> dict[str, Any]:
-        """Those that are set, as `deploy` takes them; empty where tokens count."""
+        """Limits that are set, as `deploy` takes them; empty where tokens count."""
         limits = {"tpot_ms": self.tpot_ms, "ttft_ms": self.ttft_ms}
         return {name: ms for name, ms in limits.items() if ms is not None}
 
@@ -171,7 +162,7 @@ def cost_models(source: str) -> tuple[str, ...]:
     ('linear', 'linear, no loss')
     """
     # A case's model has no attention heads to speak of, and Roofline needs them.
-    return tuple(LINEAR) if source in _cases() else (*ROOFLINE, *LINEAR)
+    return tuple(LINEAR if source in _cases() else ROOFLINE)
 
 
 def beginning(source: str, counts: Mapping[str, int] | None = None, **values: Any) -> Mix:
@@ -205,9 +196,8 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
             "batch_split": case.batch_split,
         }
     else:
-        first, begins["network_gb_per_s"] = _FIRST_COUNTS, _NETWORK_GB_PER_S
-        # The linear models know no KV cache: the largest batch would always seem best.
-        begins["batch"] = _FIRST_BATCH if values.get("costs") in list(LINEAR) else None
+        first = _FIRST_COUNTS
+        begins = {"network_gb_per_s": _NETWORK_GB_PER_S, "batch": None}
     if counts is not None:
         for name in counts:
             if name not in types_of(source):
@@ -342,31 +332,4 @@ def _costs(script: Script, mix: Mix) -> Term:
     if isinstance(mix.costs, CostModel):
         script.lines.append("# costs is the cost model that explore_mix was given")
         return Term("costs", lambda: mix.costs)
-    name, types = mix.costs, [t for t, n in mix.counts if n]
-    if name in ROOFLINE:
-        return script.let("costs", public(Roofline)(**ROOFLINE[name]))
-    script.let("known", public(load_coefficients, "pl.writeup")().coefficients)
-    generation = 't.split("-")[0]'
-    text = f"{{t: known[{generation}] for t in {types} if {generation} in known}}"
-    known = Term(text, lambda: _coefficients(name, types))
-    return script.let("costs", public(LinearThroughput, "pl.writeup")(known, **LINEAR[name]))
-
-
-def _coefficients(name: str, types: Sequence[str]) -> dict:
-    """Return the write-up's coefficients; it has one set for all A100, one for all V100, …"""
-    strange = [t for t in types if not knows(name, t)]
-    if strange:
-        expected = f"the write-up has no coefficients for {listed(strange)}"
-        expected += ": set to 0, or choose a Roofline"
-        raise InvalidValue("explore_mix", [("cost model", name, expected)])
-    known = load_coefficients().coefficients
-    return {t: known[t.split("-")[0]] for t in types}
-
-
-def knows(name: str, gpu_type: str) -> bool:
-    """Say whether the cost model of this name has numbers for a bundled GPU type.
-
-    >>> knows("linear", "A100-SXM-40"), knows("linear", "L4"), knows("Roofline", "L4")
-    (True, False, True)
-    """
-    return name in ROOFLINE or gpu_type.split("-")[0] in load_coefficients().coefficients
+    return script.let("costs", public(Roofline)(**ROOFLINE[mix.costs]))

@@ -15,7 +15,6 @@ from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import Explorer, Words, shared
 from pipelab.widgets.mix_explorer import MixExplorer
 from pipelab.widgets.mix_values import beginning
-from pipelab.widgets.training_answers import TrainingValues, begin_training
 from pipelab.widgets.training_half import TrainingHalf
 
 
@@ -34,15 +33,13 @@ class PipelineExplorer(Explorer):
         What is shown below the controls: "place", "serve" or "train".
     """
 
-    def __init__(
-        self, mix: MixExplorer, values: TrainingValues | None = None, training: bool = False
-    ) -> None:
+    def __init__(self, mix: MixExplorer) -> None:
         self.mix = mix
-        self.training = TrainingHalf(mix.controls, values or TrainingValues())
+        self.training = TrainingHalf(mix.controls)
         # one below the controls at a time, so that a control and its picture share a screen
         self.view = widgets.ToggleButtons(
             options=[("placement", "place"), ("serving", "serve"), ("training", "train")],
-            value="train" if training else "serve",
+            value="serve",
         )
         self.placed: PlacedTimeline | None = None
         self.in_flight = widgets.IntSlider(
@@ -64,10 +61,7 @@ class PipelineExplorer(Explorer):
         self._views = {"place": mix.answers, "serve": serving, "train": (self.training,)}
         super().__init__()
         self._arrange()
-        if training:
-            self._train(True)
-        else:
-            self.redraw()
+        self.redraw()
         self.view.observe(self._turned, "value")
 
     def _arrange(self) -> None:
@@ -126,7 +120,6 @@ def explore_pipeline(
     counts: Mapping[str, int] | None = None,
     *,
     simple: bool = False,
-    training: bool = False,
     **values: Any,
 ) -> PipelineExplorer:
     """Show the pipeline of a mix explorer's placement over time, below its controls; buttons change what is shown.
@@ -143,11 +136,8 @@ def explore_pipeline(
         As for `pl.explore_mix`.
     simple : bool
         As for `pl.explore_mix`.
-    training : bool
-        Begin with training.
     **values
-        As for `pl.explore_mix`; and of training: schedule (a name of `pl.schedule`, or "best"),
-        microbatches of a step, sequences in each, recompute ("none", "selective", "full", "auto").
+        As for `pl.explore_mix`.
 
     Returns
     -------
@@ -170,6 +160,4 @@ def explore_pipeline(
     >>> [lane.name for lane in both.placed.lanes]
     ['stage 1', 'link 1→2', 'stage 2']
     """
-    of_training, others = begin_training(values)
-    mix = MixExplorer(beginning(source, counts, **others), simple, at_work=not training)
-    return PipelineExplorer(mix, of_training, training)
+    return PipelineExplorer(MixExplorer(beginning(source, counts, **values), simple))

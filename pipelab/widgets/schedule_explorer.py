@@ -1,7 +1,7 @@
 """The schedule explorer: change any control and see Gantt charts, bubble measures and closed forms."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
 
@@ -243,7 +243,7 @@ class ScheduleExplorer(Explorer):
         self.timelines: tuple[Timeline, ...] = ()
         self.controls = _controls(values)
         self.measures, self.words, self.code = widgets.HTML(), Words(), CopyCode()
-        self.chart = LiveChart(gantt_parts(timeline_for(replace(values, other=_NO_OTHER))))
+        self.chart = LiveChart(finish([], "", height=430))
         self.redraw()
         for control in self.controls.values():
             control.observe(lambda _change: self.redraw(), "value")
@@ -286,13 +286,14 @@ class ScheduleExplorer(Explorer):
 
     def _draw(self, values: ScheduleValues, seen: list[float] | None = None) -> None:
         """Draw all of the time, or the part that is seen."""
+        two = len(self.timelines) == 2
+        both = two and _bars(self.timelines) <= MOST_BARS
+        self.controls["memory"].disabled = both  # drawn of one schedule only
         if not self.timelines:
             empty = f"There is no {values.name} for these numbers"
             self.chart.put(finish([], empty, height=430, xaxis=_HIDDEN, yaxis=_HIDDEN))
             return
-        first, two = self.timelines[0], len(self.timelines) == 2
-        both = two and _bars(self.timelines) <= MOST_BARS
-        self.controls["memory"].disabled = both  # drawn of one schedule only
+        first = self.timelines[0]
         if both:
             again = " again" * (values.name == values.other)
             labels = {values.name: first, values.other + again: self.timelines[1]}

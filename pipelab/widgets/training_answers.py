@@ -1,17 +1,13 @@
 """From the mix explorer's cluster and model to a training step: problem, best placement, words, code."""
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import duration, ending, rate
 from pipelab.engine.schedules import RULES
 from pipelab.engine.solving import solve
-from pipelab.engine.timeline import TrainingTimeline, training_timeline
-from pipelab.errors import PipelabError, UnknownName, nearest, shown
-from pipelab.fields import given, whole_number
-from pipelab.hardware.training_memory import RECOMPUTE as KINDS
+from pipelab.fields import given
 from pipelab.problem import Problem
 from pipelab.widgets.mix_answers import keep, kept
 from pipelab.widgets.mix_values import Mix, problem_of, script_of, trained_by
@@ -22,8 +18,6 @@ if TYPE_CHECKING:
 
 BEST = "best"  # of the published rules, for each placement
 SCHEDULES = (*(name for name in RULES if name != "Inference"), BEST)
-RECOMPUTE = (*KINDS, "auto")
-_MOST = {"microbatches": 1024, "sequences": 256}
 
 
 @dataclass(frozen=True)
@@ -51,26 +45,6 @@ class TrainingValues:
         """Options of `pl.solve`: recomputation only where there is any, since not all cost models know it."""
         again = {} if self.recompute == "none" else {"recompute": self.recompute}
         return {"schedule": self.schedule, **again}
-
-
-def begin_training(values: Mapping[str, Any]) -> tuple[TrainingValues, dict[str, Any]]:
-    """Return initial values of the controls for training, and the other values.
-
-    Raises
-    ------
-    UnknownName, InvalidValue
-        A value is none that its control has.
-    """
-    chosen = {name: values[name] for name in TrainingValues.__dataclass_fields__ if name in values}
-    for name in ("microbatches", "sequences"):
-        if name in chosen:
-            chosen[name] = whole_number("explore_pipeline", name, chosen[name], most=_MOST[name])
-    for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE)):
-        if chosen.get(name, known[0]) not in known:
-            raise UnknownName(
-                f"explore_pipeline has no {name} {shown(chosen[name])}; {nearest(str(chosen[name]), known)}"
-            )
-    return TrainingValues(**chosen), {n: v for n, v in values.items() if n not in chosen}
 
 
 def for_training(mix: Mix, values: TrainingValues) -> Mix:
@@ -122,32 +96,6 @@ def trained(
     )
     keep(key, result, result.status)
     return result
-
-
-def carried_on(
-    found: "TrainingResult | None", mix: Mix, values: TrainingValues
-) -> TrainingTimeline | None:
-    """Run the placement of another answer under these values, if it exists there: soon drawn, and no answer."""
-    if found is None or found.placement is None:
-        return None
-    options = values.options
-    if values.schedule == BEST:
-        options["schedule"] = found.schedule or values.schedule
-    try:
-        problem = training_problem(mix, values)
-        if problem.cluster.gpus != found.problem.cluster.gpus:
-            return None  # the GPUs' numbers mean others now
-        return training_timeline(problem, found.placement, **options)
-    except PipelabError:
-        return None
-
-
-def passing_headline(step: TrainingTimeline) -> str:
-    """Return the title until there is an answer."""
-    name, seconds = step.timeline.schedule.name, duration(step.timeline.iteration_time)
-    fits = ", which does not fit" if step.shortfall else ""
-    placed = f"{name}: a step takes {seconds} with this placement{fits}"
-    return f"{placed}; the best is being solved …"
 
 
 def headline(found: "TrainingResult", at_work: bool) -> str:

@@ -18,11 +18,9 @@ from pipelab.widgets.training_answers import (
     BEST,
     SCHEDULES,
     TrainingValues,
-    carried_on,
     code_of_training,
     facts,
     headline,
-    passing_headline,
     trained,
 )
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from pipelab.engine.training import TrainingResult
     from pipelab.widgets.mix_controls import MixControls
 
-_FIRST_S = 0.8  # for a first answer; until then, the placement of the one before is drawn
+_FIRST_S = 0.8  # for a first answer
 _LIMIT_S = 30.0  # for the proof
 _IDLE_S = 0.4  # without a change before that begins
 _MICROBATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -51,8 +49,6 @@ class TrainingHalf(widgets.VBox):
     ----------
     controls : MixControls
         Cluster, model, context and rules of the stages.
-    values : TrainingValues
-        What its own controls begin with.
 
     Attributes
     ----------
@@ -62,17 +58,15 @@ class TrainingHalf(widgets.VBox):
 
     at_work = traitlets.Bool(False)
 
-    def __init__(self, controls: "MixControls", values: TrainingValues) -> None:
-        self._controls = controls
+    def __init__(self, controls: "MixControls") -> None:
+        self._controls, begins = controls, TrainingValues()
         self.found: TrainingResult | None = None
         names = [("the best rule" if name == BEST else name, name) for name in SCHEDULES]
-        self.schedule = menu("schedule", names, value=values.schedule)
-        numbers = sorted({*_MICROBATCHES, values.microbatches})
-        self.microbatches = choice("microbatches", numbers, value=values.microbatches)
-        numbers = sorted({*_SEQUENCES, values.sequences})
-        self.sequences = choice("sequences in each", numbers, value=values.sequences)
+        self.schedule = menu("schedule", names, value=begins.schedule)
+        self.microbatches = choice("microbatches", _MICROBATCHES, value=begins.microbatches)
+        self.sequences = choice("sequences in each", _SEQUENCES, value=begins.sequences)
         names = [(label, kind) for kind, label in _RECOMPUTE.items()]
-        self.recompute = menu("recomputed", names, value=values.recompute)
+        self.recompute = menu("recomputed", names, value=begins.recompute)
         fields = [self.schedule, self.microbatches, self.sequences, self.recompute]
         self.busy, self.words, self.code = Busy(), Words(), CopyCode()
         empty = placement_parts(None, None, "The training step is being solved …")
@@ -97,15 +91,12 @@ class TrainingHalf(widgets.VBox):
         )
 
     def _follow(self, _change: Any = None) -> None:
-        """Draw a placement at once, prove it later."""
+        """Draw a first answer, prove it later."""
         if not self.at_work:
             self._beside.cancel()
             return
         mix, values = self._controls.mix, self.values
         self.code.code = code_of_training(mix, values)
-        step = carried_on(self.found, mix, values)
-        if step is not None:
-            self._draw(step, passing_headline(step))
         # where nothing follows, in a script, all of the time is given to the first answer
         limit = _FIRST_S if self._beside.follows else _LIMIT_S
         self._beside.run(lambda stop: trained(mix, values, stop, limit), self._arrived)

@@ -137,7 +137,7 @@ def test_every_control_is_reached_by_keyboard_and_charts_words_and_code_follow(p
         expected = [
             "A100", "V100", "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)",
             "in flight (0: chosen)", "network, any to any", "GPUs per stage, up to", "batch is split",
-            "more controls", "layers of each stage", "boundary after stage", "lies after layer", "back to the optimum",
+            "more controls", "layers of each stage", "back to the optimum",
         ]  # fmt: skip
         # A slider is two stops: its handle, and the number beside it.
         assert [label for label in dict.fromkeys(seen) if label in expected] == expected

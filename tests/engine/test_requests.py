@@ -350,7 +350,7 @@ def test_the_simulator_finds_the_same_times(seed):
         for at in ("mean", "last") if load.phase != "prefill" else ():
             own = dataclasses.replace(problem, workload=dataclasses.replace(load, timed_at=at))
             evaluation = pl.evaluate(own, pipeline.placement)
-            costs, leaving = lane_costs(evaluation, load.tokens, "test")
+            costs, leaving = lane_costs(evaluation)
             if len(stages) > 1:
                 size, pairs = 4 * load.batch_size / 1e9, product(stages[-1].gpus, stages[0].gpus)
                 leaving += max(truth.sent(load, size, *pair) for pair in pairs)

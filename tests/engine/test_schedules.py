@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab.engine.schedules import RULES, defects, validate, with_idle
-from pipelab.engine.schedules.columns import columns_of
+from pipelab.engine.schedules import RULES, defects
+from pipelab.engine.schedules.columns import columns_of, runnable
 from pipelab.io.torch_csv import to_csv
 from pipelab.schedules import Action
 
@@ -27,7 +27,7 @@ def rows(schedule):
 def read(text):
     """Read the rows of a schedule that can be run."""
     lines = [[cell for cell in line if cell] for line in csv.reader(text.splitlines())]
-    return validate(pl.Schedule.of("mine", lines))
+    return runnable(pl.Schedule.of("mine", lines)).schedule
 
 
 # torch's tables
@@ -40,7 +40,7 @@ def read(text):
 def test_actions_equal_torchs(case):
     schedule = pl.schedule(case["schedule"], case["pp"], case["m"], case["v"])
     assert rows(schedule) == case["actions"]
-    assert validate(schedule) is schedule
+    assert defects(schedule) == ()
 
 
 def test_the_stored_tables_cover_every_schedule():
@@ -67,7 +67,7 @@ def test_every_schedule_is_complete_and_runs_or_is_refused(name, ranks, microbat
         with pytest.raises(pl.errors.InvalidValue, match="microbatches = "):
             pl.schedule(*arguments)
         return
-    schedule, work = validate(pl.schedule(*arguments)), {}
+    schedule, work = runnable(pl.schedule(*arguments)).schedule, {}
     for rank, row in enumerate(schedule.actions):
         for stage, kind, batch, _ in (part for one in row for part in one.parts or (one,)):
             assert schedule.stage_rank[stage] == rank
@@ -82,14 +82,18 @@ def test_every_schedule_is_complete_and_runs_or_is_refused(name, ranks, microbat
 def test_csv_and_text_give_the_schedule_back(name, tmp_path):
     schedule = pl.schedule(name, 3, 6)
     assert read(pl.save(schedule, tmp_path / "s.csv").read_text(encoding="utf-8")) == schedule
-    assert read(to_csv(with_idle(schedule))) == schedule
     lines = [line.split(": ")[1].split() for line in str(schedule).splitlines()]
     assert pl.Schedule.of(name, lines) == schedule
 
 
+IDLING = pl.Schedule.of(
+    "1F1B", [["0F0", "0F1", None, "0B0", None, "0B1"], [None, "1F0", "1B0", "1F1", "1B1"]]
+)
+
+
 def test_csv_is_written_as_torch_writes_it():
-    idling = with_idle(pl.schedule("1F1B", 2, 2))
-    assert to_csv(idling) == "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n"
+    assert to_csv(IDLING) == "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n"
+    assert columns_of(read(to_csv(IDLING))).computing().schedule == pl.schedule("1F1B", 2, 2)
     first = to_csv(pl.schedule("DualPipeV", 2, 4)).splitlines()[0]
     assert first.startswith("0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,")
     idle = pl.Schedule.of("an idle rank", [["0F0", None, "0B0"], [], ["1F0", "1B0"]])
@@ -135,7 +139,7 @@ def test_a_defect_is_named(lines, defect):
     """The schedule's own stages sit on the first rank that runs them, except where the case says otherwise."""
     schedule = broken(*lines, **({"stage_rank": [0, 1]} if len(lines) == 2 else {}))
     with pytest.raises(pl.errors.InvalidSchedule) as caught:
-        validate(schedule)
+        runnable(schedule)
     assert defect in caught.value.defects
     assert defects(schedule) == caught.value.defects
 
@@ -233,15 +237,12 @@ def test_a_schedule_changed_by_hand_is_checked_again():
 def test_very_many_defects_are_cut_short():
     """One high number is answered without a table of all that is missing."""
     found = defects(pl.Schedule.of("mine", [["0F0", "0B0"]], microbatches=500_000))
-    assert len(found) == 1001
-    assert found[-1] == "and more; the first 1,000 are listed"
-    (doubled,) = defects(pl.Schedule.of("mine", [["0F0"] * 9 + ["0B0"]]))
-    assert doubled.endswith("position 3, rank 0, position 4, …)")
+    assert len(found) == 1000
     (gap,) = defects(pl.Schedule.of("mine", [["0F0", "0B0", "0F4999999", "0B4999999"]]))
-    assert gap.startswith("0F1 is missing on rank 0: 1 stages · 5,000,000 microbatches need")
+    assert gap.endswith("5,000,000 microbatches need 5,000,000 forwards, and there are 2")
 
 
 def test_what_would_take_minutes_to_time_is_refused():
     with pytest.raises(pl.errors.TooLarge, match="at most 1,000,000 and 40,000,000 cells") as found:
-        validate(pl.schedule("1F1B", 50_000, 1))
+        runnable(pl.schedule("1F1B", 50_000, 1))
     assert set(found.value.size) == {"rounds", "ranks"}

@@ -7,7 +7,7 @@ import pytest
 
 import pipelab as pl
 from pipelab import schedules
-from pipelab.engine.schedules import RULES, defects, with_idle
+from pipelab.engine.schedules import RULES, defects
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import InvalidSchedule, NotApplicable
 from pipelab.simulator import action_times
@@ -107,7 +107,7 @@ def test_a_deadlock_says_what_every_rank_waits_for():
 def test_what_lies_outside_the_domain_is_refused():
     whole, costs = pl.schedule("1F1B", 2, 2), [[1, 1], [1, 1], [1, 1], [0]]
     for schedule, message in (
-        (with_idle(whole), "action = 'IDLE': expected F, B, I or W"),
+        (pl.Schedule.of("idle", [["0F0", None, "0B0"]]), "action = 'IDLE': expected F, B, I or W"),
         (pl.Schedule.of("twice", [["0F0", "0F0", "0B0"], ["1F0", "1B0"]]), "on rank 0, once"),
         (pl.Schedule.of("astray", [["0F0", "0B0", "1F0"], ["1B0"]]), "action = '1B0'.* on rank 1"),
         (pl.Schedule.of("far", [["0F0", "0B0", "2F0"]], stage_rank=[0, 0]), "action = '2F0'"),

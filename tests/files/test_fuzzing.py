@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from newest_folders import PRICES, write_folder
 
 import pipelab as pl
-from pipelab.engine.schedules import validate
+from pipelab.engine.schedules.columns import runnable
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.files.bundled_folders import data_dir
 from pipelab.io.plans import save_placement
@@ -83,6 +83,7 @@ def _rows_file(folder: Path) -> RowsFile:
 def _sweep_text() -> str:
     folder = Path(tempfile.mkdtemp())
     store = _rows_file(folder)
+    store.open()
     for point in POINTS:
         store.add({**point, **ANSWERED})
     store.close()
@@ -229,7 +230,7 @@ def test_a_spoilt_schedule_is_run_or_refused(data):
     cells = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
     actions = [[cell for cell in row if cell not in ("", "IDLE", "\ufeff")] for row in cells]
     try:
-        found = validate(pl.Schedule.of("spoilt", actions))
+        found = runnable(pl.Schedule.of("spoilt", actions)).schedule
     except (pl.errors.InvalidValue, pl.errors.InvalidSchedule, pl.errors.TooLarge):
         return
     assert len(found) == sum(map(len, actions))  # a pair is one action

@@ -58,7 +58,6 @@ DOORS = {
     "Roofline": lambda: pl.Roofline(ODD),
     "pass_seconds, model": lambda: _seconds(model=ODD),
     "pass_seconds, workload": lambda: _seconds(workload=ODD),
-    "sweep, again": lambda: pl.sweep(lambda a: TINY, [{"a": 1}], progress=False, again=ODD),
     "grid": lambda: pl.grid(ODD),
     "mixes, prices": lambda: pl.mixes({"A": 2}, usd_per_hour=ODD, budget=2.0),
     "Placement.of": lambda: pl.Placement.of(ODD),

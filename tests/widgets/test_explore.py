@@ -50,10 +50,9 @@ def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(order):
     assert timeline.idle.total == pytest.approx(timeline.makespan - timeline.busy)
     activation = costs.cut_for(order).tables(order)["activation"]
     assert activation == pytest.approx(2 / held[list(order.stage_rank)])
-    figure = pl.gantt(timeline, transfers=True, memory=True, critical_path=True, follow=0)
+    figure = pl.gantt(timeline, transfers=True, memory=True, critical_path=True)
     forwards = next(t for t in figure.data if t.name == "forward")
     assert len(forwards.y) == order.stages * order.microbatches
-    assert pl.gantt(timeline, overview=True).data[0].z.shape[0] == order.ranks
     assert len(chrome_trace(timeline)["traceEvents"]) > order.ranks
     chunk = [order.stage_rank[:s].count(rank) for s, rank in enumerate(order.stage_rank)]
     assert columns_of(order).chunk.tolist() == chunk
@@ -275,7 +274,7 @@ def test_a_live_chart_tells_the_page_what_the_still_figure_holds():
 
 def test_a_live_chart_draws_the_figure_in_the_packages_template():
     timeline = timeline_for(ScheduleValues("ZBH1"))
-    for options in ({"memory": True}, {"critical_path": True, "follow": 1, "transfers": True}):
+    for options in ({"memory": True}, {"critical_path": True, "transfers": True}):
         figure, parts = pl.gantt(timeline, **options), gantt_parts(timeline, **options)
         live = LiveChart(figure)
         assert live.figure == LiveChart(parts).figure == figure

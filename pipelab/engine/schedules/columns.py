@@ -12,20 +12,17 @@ round do not wait for each other, so their times are found together (`Graph.fini
 times or for many.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsInt
+from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
 
 from pipelab.errors import InvalidSchedule, TooLarge
 from pipelab.fields import Frozen, derived, instance
 from pipelab.schedules import KINDS, Action, Schedule
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 # The codes of KINDS.
 F, I, B, W, IDLE = range(5)  # noqa: E741 (torch's symbol for the input gradient)
@@ -349,21 +346,6 @@ class ScheduleArrays(Frozen):
         first = np.concatenate([[0], begins])[self.first].tolist()
         return tuple(tuple(kept[low:high]) for low, high in pairwise(first))
 
-    def to_frame(self) -> "DataFrame":
-        """Return the entries as a table: rank, position, action, stage, kind and microbatch, -1 for none."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {
-                "rank": self.rank,
-                "position": np.arange(len(self)) - self.first[self.rank],
-                "action": self.texts,
-                "stage": self.stage,
-                "kind": np.array(KINDS)[self.kind],
-                "microbatch": self.microbatch,
-            }
-        )
-
     def computing(self) -> "ScheduleArrays":
         """Return the entries without idle ticks."""
         return self.select(self.kind != IDLE)
@@ -414,12 +396,10 @@ class ScheduleArrays(Frozen):
     @derived
     def defects(self) -> tuple[str, ...]:
         """Say why the schedule cannot be run; empty if it can."""
-        return (
-            _listed(_impossible(self))
-            or _listed(_wrong_numbers(self))
-            or _listed(_wrong_order(self))
-            or tuple(_blocked(self))
-        )
+        for find in (_impossible, _wrong_numbers, _wrong_order):
+            if found := tuple(islice(find(self), _MOST_DEFECTS)):
+                return found
+        return tuple(_blocked(self))
 
     @derived
     def node(self) -> np.ndarray:
@@ -588,7 +568,7 @@ def runnable(schedule: Schedule) -> ScheduleArrays:
     Raises
     ------
     InvalidSchedule, TooLarge
-        As `validate` and `defects` do.
+        Something is, or it would take minutes to run.
     """
     columns = columns_of(schedule)
     if columns.defects:
@@ -618,14 +598,6 @@ def _made(schedule: Schedule) -> ScheduleArrays:
         first=np.array([0, *np.cumsum(lengths)], np.int64),
         paired=np.array(paired, bool),
     )
-
-
-def _listed(defects: Iterable[str]) -> tuple[str, ...]:
-    """Return the first thousand defects, and a last sentence where there are more."""
-    defects = iter(defects)
-    first = tuple(islice(defects, _MOST_DEFECTS))
-    more = next(defects, None) is not None
-    return (*first, f"and more; the first {_MOST_DEFECTS:,} are listed") if more else first
 
 
 def _impossible(columns: ScheduleArrays) -> Iterator[str]:
@@ -658,12 +630,14 @@ def _wrong_numbers(columns: ScheduleArrays) -> Iterator[str]:
     cells = shape[0] * shape[1]
     # most of a table would be empty: one high number is enough for that
     if cells > 10 * len(columns) + 1_000_000:
-        yield _first_gap(columns, cell, cells)
+        needed = f"{shape[0]:,} stages · {shape[1]:,} microbatches need {cells:,} forwards"
+        yield f"{needed}, and there are {np.count_nonzero(columns.kind == F):,}"
         return
     code = np.where(columns.kind == IDLE, -1, columns.kind * np.int64(cells) + cell)
     count = np.bincount(code[code >= 0], minlength=IDLE * cells).reshape(IDLE, *shape)
-    if (count > 1).any():
-        yield from _doubled(columns, count, code)
+    for kind, stage, batch in np.argwhere(count > 1):
+        times = f"{count[kind, stage, batch]} times on rank {columns.holder[stage]}"
+        yield f"{stage}{KINDS[kind]}{batch} is there {times}, expected once"
     both = (count[B] > 0) & ((count[I] > 0) | (count[W] > 0))
     for stage, batch in np.argwhere(both):
         half = "I" if count[I, stage, batch] else "W"
@@ -676,27 +650,6 @@ def _wrong_numbers(columns: ScheduleArrays) -> Iterator[str]:
         rank = columns.holder
         for stage, batch in np.argwhere(mask & (count[kind] == 0)):
             yield f"{stage}{KINDS[kind]}{batch} is missing on rank {rank[stage]}"
-
-
-def _first_gap(columns: ScheduleArrays, cell: np.ndarray, cells: int) -> str:
-    there = np.unique(cell[columns.kind == F])
-    gap = np.append(there, -1) != np.arange(len(there) + 1)
-    stage, batch = divmod(int(np.argmax(gap)), columns.microbatches)
-    counted = (
-        f"{columns.stages:,} stages · {columns.microbatches:,} microbatches need {cells:,} forwards"
-    )
-    missing = f"{stage}F{batch} is missing on rank {columns.holder[stage]}"
-    return f"{missing}: {counted} and there are {len(there):,}"
-
-
-def _doubled(columns: ScheduleArrays, count: np.ndarray, code: np.ndarray) -> Iterator[str]:
-    order = np.argsort(code, kind="stable")
-    ordered = code[order]
-    for flat in np.flatnonzero(count.ravel() > 1):
-        kind, stage, batch = np.unravel_index(flat, count.shape)
-        entries = order[slice(*np.searchsorted(ordered, [flat, flat + 1]))]
-        places = ", ".join(_where(columns, i) for i in entries[:5]) + ", …" * (len(entries) > 5)
-        yield f"{stage}{KINDS[kind]}{batch} is there {len(entries)} times, expected once ({places})"
 
 
 def _wrong_order(columns: ScheduleArrays) -> Iterator[str]:
@@ -751,13 +704,10 @@ def _blocked(columns: ScheduleArrays) -> list[str]:
     return [f"deadlock: {circle[0]}", *circle[1:]] if circle else []
 
 
-def _where(columns: ScheduleArrays, i: int) -> str:
-    rank = int(columns.rank[i])
-    return f"rank {rank}, position {i - int(columns.first[rank])}"
-
-
 def _place(columns: ScheduleArrays, i: SupportsInt) -> str:
-    return f"{columns.action(int(i))} ({_where(columns, int(i))})"
+    rank = int(columns.rank[int(i)])
+    position = int(i) - int(columns.first[rank])
+    return f"{columns.action(int(i))} (rank {rank}, position {position})"
 
 
 def defects(schedule: Schedule) -> tuple[str, ...]:
@@ -771,7 +721,7 @@ def defects(schedule: Schedule) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        Empty for a schedule that can be run; the first thousand of a longer list.
+        Empty for a schedule that can be run; at most a thousand.
 
     Raises
     ------
@@ -787,53 +737,3 @@ def defects(schedule: Schedule) -> tuple[str, ...]:
     ('1B0 is missing on rank 1',)
     """
     return columns_of(a_schedule("defects", schedule)).defects
-
-
-def validate(schedule: Schedule) -> Schedule:
-    """Return the schedule itself, or raise `InvalidSchedule` with all its defects."""
-    runnable(a_schedule("validate", schedule))
-    return schedule
-
-
-def with_idle(schedule: Schedule) -> Schedule:
-    """Return the schedule with an idle tick wherever a rank waits, if every action takes one tick.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        Its own idle ticks are left out first.
-
-    Returns
-    -------
-    Schedule
-        A pair takes one tick, too.
-
-    Raises
-    ------
-    InvalidValue
-        If `schedule` is not a Schedule.
-    InvalidSchedule
-        It cannot be run.
-    TooLarge
-        It would take minutes to run; more than a million rounds of actions.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> print(with_idle(pl.schedule("1F1B", ranks=2, microbatches=2)))
-    rank 0: 0F0 0F1 IDLE 0B0 IDLE 0B1
-    rank 1: IDLE 1F0 1B0 1F1 1B1
-    """
-    columns = runnable(columns_of(a_schedule("with_idle", schedule)).computing().schedule)
-    graph = columns.graph
-    took = np.zeros(graph.row.max() + 2)
-    took[graph.row[: graph.actions]] = 1  # messages take no tick
-    tick = graph.finish(took).astype(np.int64) - 1
-    rows = []
-    for rank, row in enumerate(columns.actions):
-        ticks = tick[graph.first[rank] : graph.first[rank + 1]].tolist()
-        cells = [Action.parse("")] * (ticks[-1] + 1 if ticks else 0)
-        for t, action in zip(ticks, row, strict=True):
-            cells[t] = action
-        rows.append(cells)
-    return Schedule(columns.name, columns.microbatches, columns.stage_rank, tuple(map(tuple, rows)))

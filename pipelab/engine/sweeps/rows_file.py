@@ -9,18 +9,17 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pipelab.engine.sweeps.grids_and_mixes import cell, value_of
 from pipelab.engine.sweeps.workers import COLUMNS, SweepRow
-from pipelab.errors import InvalidData, InvalidValue
+from pipelab.errors import InvalidData
+from pipelab.fields import given
 from pipelab.files.csv_rows import Row, place
-from pipelab.files.reading_and_writing import is_special, path_of, refused, write_to
-
-_OPENING_ATTEMPTS = 10  # to open a file that another sweep has just replaced
+from pipelab.files.reading_and_writing import path_of, refused
 
 
 def key_of(point: Mapping[str, Any]) -> tuple[str, ...]:
@@ -48,53 +47,7 @@ class RowsFile:
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]
-        self.unwritable: InvalidData | None = None
         self._file: io.BufferedWriter | None = None
-        self._begun = False
-        kinds: dict[str, Callable[[Path], bool]] = {
-            # `path_of` leaves "~name" as it is where there is no such user
-            "starts with a user whom this computer does not know": lambda at: str(at)[0] == "~",
-            "is a folder": os.path.isdir,
-            "is a device or a pipe": is_special,
-        }
-        for kind, is_of in kinds.items():
-            if is_of(self.path):
-                expected = f"{kind}; expected the name of a CSV file"
-                raise InvalidValue("sweep", [("path", str(path), expected)])
-
-    def hold(self) -> None:
-        """Keep other sweeps from this file until `close`: what two of them write, one would replace.
-
-        A file that cannot be written may still be read: why not is then in `unwritable`.
-
-        Raises
-        ------
-        InvalidValue
-            Another sweep is adding to it.
-        """
-        for _ in range(_OPENING_ATTEMPTS):
-            self.close()
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self.path.open("ab")
-            except (OSError, ValueError) as error:
-                self.unwritable = refused(self.path, "write", error)
-                return
-            try:
-                import fcntl
-
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                break
-            except (ImportError, OSError):  # Windows; a file system without locks
-                return
-            with suppress(FileNotFoundError):
-                # Another sweep may have replaced the file after it was opened here.
-                if os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path)):
-                    return
-        self.close()
-        expected = "another sweep is adding to it: wait for its end, or give another file"
-        raise InvalidValue("sweep", [("path", str(self.path), expected)])
 
     def read(self, requested: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
         """Return the rows of the file by their point's key, the last one if there are several.
@@ -124,22 +77,34 @@ class RowsFile:
             )
         return rows
 
+    def open(self) -> None:
+        """Begin to add rows after the last whole line.
+
+        Raises
+        ------
+        InvalidData
+            The file cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab")
+            whole = self.path.read_bytes().rfind(b"\n") + 1
+            self._file.truncate(whole)
+            if not whole:
+                self._file.write(_line(self.header))
+        except (OSError, ValueError) as error:
+            raise refused(self.path, "write", error) from None
+
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a row; when this returns, it is on disk.
+        """Append a row to the open file; when this returns, it is on disk.
 
         Raises
         ------
         InvalidData
             It cannot be written.
         """
+        file = given(self._file)
         try:
-            file = self._file = self._file or self.path.open("ab")
-            if not self._begun:  # after the last whole line
-                whole = self.path.read_bytes().rfind(b"\n") + 1
-                file.truncate(whole)
-                if not whole:
-                    file.write(_line(self.header))
-                self._begun = True
             file.write(_line(self._cells(row)))
             file.flush()
             os.fsync(file.fileno())
@@ -147,24 +112,10 @@ class RowsFile:
             raise refused(self.path, "write", error) from None
 
     def close(self) -> None:
-        """Close the file and let other sweeps add to it."""
+        """Close the file."""
         if self._file is not None:
             with suppress(OSError):  # what could not be written is known from `add`
                 self._file.close()
-            self._file, self._begun = None, False
-
-    def replace(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace the file by one with exactly these rows, if some were recomputed; before `close`.
-
-        Raises
-        ------
-        InvalidData
-            It cannot be written.
-        """
-        if os.name == "nt":  # no open file is replaced there, and there is no lock to keep
-            self.close()
-        lines = [self.header, *map(self._cells, rows)]
-        write_to("sweep", self.path, b"".join(map(_line, lines)))
 
     def _cells(self, row: Mapping[str, Any]) -> list[str]:
         answer = ["" if row[name] is None else cell(row[name]) for name in COLUMNS]

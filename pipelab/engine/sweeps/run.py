@@ -10,17 +10,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator
-
 from pipelab.display import NO_FORMULAS, ended_row, table
 from pipelab.engine.sweeps.grids_and_mixes import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
-from pipelab.engine.sweeps.workers import A_RESULT, COLUMNS, STATUSES, Jobs, Status, Task, answers
-from pipelab.errors import (
-    InvalidData,
-    SweepFailed,
-    SweepInterrupted,
-)
+from pipelab.engine.sweeps.workers import COLUMNS, STATUSES, Jobs, Task, answers
+from pipelab.errors import SweepFailed, SweepInterrupted
 from pipelab.fields import Flag, Frozen, checked_arguments, described
 from pipelab.interrupts import noted_interrupts
 
@@ -28,10 +22,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _SHOWN_ROWS, _SHOWN_REASON = 20, 70
-_Statuses = Annotated[
-    tuple[Status, ...],
-    BeforeValidator(lambda again: (again,) if isinstance(again, str) else again),
-]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -123,7 +113,6 @@ def sweep(
     jobs: Jobs = None,
     time_limit: float | None = None,
     progress: Flag = True,
-    again: _Statuses = (),
     **options: Any,
 ) -> Sweep:
     """Solve the problem of every point.
@@ -140,9 +129,9 @@ def sweep(
         One of `solve`, or a function of a Problem and options that returns a Result.
     path : str or Path, optional
         A CSV file. Each row is added to it as soon as it is computed; the same call later goes
-        on where this one ended. It knows points, method and options, not what `make` does: take
-        another file when that changes. Points may be added, and time_limit may change. One sweep at
-        a time may write to it.
+        on where this one ended, and computes again what failed. It knows points, method and options,
+        not what `make` does: take another file when that changes. Points may be added, and
+        time_limit may change. One sweep at a time should write to it.
     jobs : int, optional
         Number of processes. By default as set by `joblib.parallel_config`, otherwise one for each
         core; `with joblib.parallel_config("dask"):` uses a Dask cluster.
@@ -150,8 +139,6 @@ def sweep(
         Seconds for each point.
     progress : bool
         Show a progress bar.
-    again : iterable of str
-        Statuses whose rows in the file are to be computed again, such as ("failed", "unknown").
     **options
         Options of the method.
 
@@ -164,8 +151,8 @@ def sweep(
     Raises
     ------
     SweepFailed
-        All points, at least two, failed with the same error: repair `make`, and call again. Or the
-        file took no more rows, as on a full disk. The error's `sweep` has all rows so far.
+        All points, at least two, failed with the same error: repair `make`, and call again. The
+        error's `sweep` has all rows.
     SweepInterrupted
         Ctrl-C, or the kernel's interrupt. It is a KeyboardInterrupt; its `sweep` has all rows so
         far.
@@ -186,7 +173,7 @@ def sweep(
     """
     began = time.perf_counter()
     limit = {} if time_limit is None else {"time_limit": time_limit}
-    task = Task(make, method, plain({**options, **limit}, "options"))
+    task = Task(make=make, method=method, options=plain({**options, **limit}, "options"))
     names, requested = plain_points(points, COLUMNS)
     keys = [key_of(point) for point in requested]
     store = None if path is None else RowsFile(path, names, task.name, task.options)
@@ -204,36 +191,25 @@ def sweep(
 
     try:
         with ExitStack() as stack:
-            there: dict[tuple[str, ...], dict[str, Any]] = {}
             if store is not None:
-                stack.callback(store.close)
-                store.hold()
-                there = store.read(keys)
-            done |= {key: row for key, row in there.items() if row["status"] not in again}
+                stored = store.read(keys)
+                done |= {key: row for key, row in stored.items() if row["status"] != "failed"}
             waiting = {key: p for key, p in zip(keys, requested, strict=True) if key not in done}
-            if store is not None and waiting and store.unwritable is not None:
-                raise store.unwritable
+            if store is not None and waiting:
+                stack.callback(store.close)
+                store.open()
             interrupted = stack.enter_context(noted_interrupts(passed_on=True))
             found = stack.enter_context(closing(answers(task, waiting, jobs)))
-            try:
-                for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
-                    # A solve ends early on Ctrl-C, so this row may be worse for it: it is not kept.
-                    if interrupted():
-                        raise KeyboardInterrupt
-                    done[key] = row
-                    if len(done) == 1 and row["reason"].endswith(
-                        A_RESULT
-                    ):  # nor will others be one
-                        _refuse_all_failed(so_far(), path)
-                    if store is not None:
-                        store.add(row)
-                if store is not None and there.keys() & waiting.keys():
-                    store.replace([done[key] for key in dict.fromkeys(keys)])
-            except InvalidData as error:
-                raise _unwritten(so_far(), error) from None
+            for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
+                # A solve ends early on Ctrl-C, so this row may be worse for it: it is not kept.
+                if interrupted():
+                    raise KeyboardInterrupt
+                done[key] = row
+                if store is not None:
+                    store.add(row)
     except KeyboardInterrupt:
         raise _interrupted(so_far(), path) from None
-    _refuse_all_failed(so_far(), path)
+    _refuse_all_failed(so_far())
     return so_far()
 
 
@@ -264,17 +240,10 @@ def _interrupted(partial: Sweep, path: Any) -> SweepInterrupted:
     )
 
 
-def _unwritten(partial: Sweep, error: InvalidData) -> SweepFailed:
-    kept = f"{len(partial.rows):,} of {partial.requested:,} rows are in this error's .sweep"
-    return SweepFailed(f"{error}. {kept}; the same call goes on from those on disk", partial)
-
-
-def _refuse_all_failed(whole: Sweep, path: Any) -> None:
+def _refuse_all_failed(whole: Sweep) -> None:
     ends = {(row["status"], row["reason"]) for row in whole.rows}
     (status, reason), *others = ends
     if whole.requested < 2 or others or status != "failed":
         return
-    call = 'the same call with again=("failed",)' if path else "the same call"
-    how = "points failed with the same error" if whole.complete else "points failed"
-    number = f"all {whole.requested:,}" if whole.complete else f"the first of {whole.requested:,}"
-    raise SweepFailed(f"{number} {how}: {reason}. Once repaired, make {call}", whole)
+    all_failed = f"all {whole.requested:,} points failed with the same error: {reason}"
+    raise SweepFailed(f"{all_failed}. Once repaired, make the same call", whole)

@@ -1,11 +1,8 @@
 """Turn points into rows on all cores: make each problem, solve it, note the answer or why there is none.
 
-joblib runs the points, with whatever backend and number of jobs is configured. A worker ends with the
-process that started it, even if that one was killed.
+joblib runs the points, with whatever backend and number of jobs is configured.
 """
 
-import os
-import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
@@ -14,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, get_args
 
-import psutil
 from annotated_types import Predicate
 
 from pipelab.display import OUTCOMES, REFUSED, ending, outcome_of, proven_among
@@ -24,7 +20,6 @@ from pipelab.engine.solving import method_of, solve
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import Natural, NotNegative, Positive, checked, described, given
 
-A_RESULT = "expected a Result, as of solve: the rows have its columns"
 Status = Literal["optimal", "feasible", "infeasible", "unknown", "failed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 _WORDS = [outcome.word for outcome in OUTCOMES]
@@ -76,13 +71,8 @@ class Task:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        if callable(self.method):
-            return
-        for name in self.options.keys() & {"stop", "on_progress"}:
-            why = "is not for a sweep: its points run in other processes"
-            expected = f"{why}. Ctrl-C ends it, progress=True shows"
-            raise InvalidValue("sweep", [(name, self.options[name], expected)])
-        method_of(self.method, self.options)  # a wrong name is refused now, not once per point
+        if not callable(self.method):
+            method_of(self.method, self.options)  # a wrong name is refused now, not once per point
 
     @property
     def name(self) -> str:
@@ -107,9 +97,8 @@ class Task:
         method = self.method if callable(self.method) else partial(solve, method=self.method)
         result = method(problem, **options)
         if not isinstance(result, Result):
-            raise InvalidValue(
-                "sweep", [("method", self.name, f"gave {type(result).__name__}, {A_RESULT}")]
-            )
+            expected = f"gave {type(result).__name__}, expected a Result, as of solve"
+            raise InvalidValue("sweep", [("method", self.name, expected)])
         # solve ends calmly on Ctrl-C; here it is meant for the whole sweep
         if result.stopped_by == "interrupt":
             raise KeyboardInterrupt
@@ -209,11 +198,11 @@ def _parallel(
     # Unless the caller, or joblib.parallel_config, says a number: all that the backend has.
     # joblib's own default would be one. The backend itself is never named here, so that the caller
     # can choose it.
-    backend, configured = get_active_backend()
+    _, configured = get_active_backend()
     if jobs is None and configured is None:
         jobs = -1
     try:
-        rows = Parallel(n_jobs=jobs, return_as="generator_unordered", **_watched(backend))(calls())
+        rows = Parallel(n_jobs=jobs, return_as="generator_unordered")(calls())
         try:
             for answer in rows:  # noqa: UP028 - "yield from" would close them, see below
                 yield answer
@@ -234,28 +223,6 @@ def _parallel(
         ) from error
 
 
-def _watched(backend: Any) -> dict[str, Any]:
-    """Have joblib's own worker processes end with this one; other backends manage their own workers."""
-    if type(backend).__name__ != "LokyBackend" or "initializer" in backend.backend_kwargs:
-        return {}
-    return {"initializer": end_with, "initargs": (os.getpid(),)}
-
-
 def _keyed(task: Task, key: Hashable, point: dict) -> tuple[Hashable, dict]:
     """Return the key and the row of a point; a function, since Dask waits for ever for an object that is called."""
     return key, task(point)
-
-
-_POLL_SECONDS = 0.25
-
-
-def end_with(parent: int) -> None:
-    """End this process as soon as `parent` has ended; joblib's workers would wait for minutes."""
-
-    def watch() -> None:
-        # A child whose parent has ended gets another one, but on Windows.
-        while os.getppid() == parent if os.name == "posix" else psutil.pid_exists(parent):
-            time.sleep(_POLL_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -4,7 +4,6 @@ from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.placement_timelines import (
     PlacedTimeline,
     TrainingTimeline,
-    inference_costs,
     timeline_of,
     training_timeline,
 )
@@ -15,7 +14,6 @@ __all__ = [
     "StageCosts",
     "Timeline",
     "TrainingTimeline",
-    "inference_costs",
     "simulate",
     "timeline_of",
     "training_timeline",

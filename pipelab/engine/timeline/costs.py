@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import PlainValidator
 
 from pipelab.engine.schedules.columns import a_schedule, columns_of, runnable
-from pipelab.errors import InvalidValue
-from pipelab.fields import checked, described, is_list, whole_number
+from pipelab.errors import InvalidValue, shown
+from pipelab.fields import Share, checked, described, is_list
 from pipelab.schedules import Schedule
 
 PerStage = Annotated[float | Sequence[float], PlainValidator(lambda value: _per_stage(value))]
@@ -60,51 +60,17 @@ class StageCosts:
     >>> costs = StageCosts(forward=1, backward_input=[1, 2], backward_weight=1, comm=0.5, unit="ms")
     >>> costs.backward_input
     (1.0, 2.0)
-    >>> StageCosts(forward=1).split(2).forward  # the same model cut into twice as many stages
-    0.5
     """
 
     forward: PerStage
     backward_input: PerStage | None = None
     backward_weight: PerStage | None = None
     comm: PerStage = 0.0
-    overlap: Annotated[float, PlainValidator(lambda value: _overlap(value))] = 1.0
+    overlap: Share = 1.0
     activation: PerStage = 1.0
     weight_activation: PerStage | None = None
     optimizer: Annotated[float, PlainValidator(lambda value: _amount(value))] = 0.0
     unit: Annotated[Literal["", "s", "ms", "us"], described('"", "s", "ms" or "us"')] = ""
-
-    def split(self, chunks: int) -> "StageCosts":
-        """Return the costs of a stage cut into `chunks` equal ones; messages stay as large as they are.
-
-        Parameters
-        ----------
-        chunks : int
-            At least 1.
-
-        Returns
-        -------
-        StageCosts
-            Of one of the smaller stages; optimizer, overlap and messages as they are.
-
-        Raises
-        ------
-        InvalidValue
-            A cost is given stage by stage (then say what the smaller stages cost), or `chunks` is
-            no positive whole number.
-        """
-        chunks = whole_number("StageCosts.split", "chunks", chunks)
-        if chunks == 1:
-            return self
-        changed: dict[str, Any] = {}
-        for name in _OF_STAGES:
-            value = getattr(self, name)
-            if isinstance(value, tuple):
-                raise InvalidValue(
-                    "StageCosts.split", [(name, value, "expected one number for all stages")]
-                )
-            changed[name] = None if value is None else value / chunks
-        return replace(self, **changed)
 
     def cut_for(self, schedule: Schedule) -> "StageCosts":
         """Return costs of whole ranks, cut to the schedule's stages: every rank's work in equal chunks; messages stay.
@@ -252,24 +218,11 @@ def _amount(value: Any, expected: str = "expected a number", place: str = "") ->
     value = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(expected)
-    try:
-        number = float(value)
-    except OverflowError:  # a whole number beyond all floats: too large, and not infinite
-        number = float(np.copysign(1e300, -1 if value < 0 else 1))
+    number = cast(float, value)
     if 0 <= number <= _MOST_MICROSECONDS:
-        return number
-    expected = "expected finite numbers of at least 0"
-    if _MOST_MICROSECONDS < number < np.inf:
-        expected = f"expected numbers of at most {_MOST_MICROSECONDS:g}, or take a larger unit"
-    raise ValueError(expected + (place and f"{place}{number:g}"))
-
-
-def _overlap(value: Any) -> float:
-    if not 0 < _amount(value) <= 1:
-        raise ValueError(
-            "expected a share of the sum of both, above 0 and at most 1, which is no gain"
-        )
-    return float(value)
+        return float(number)
+    expected = f"expected numbers from 0 to {_MOST_MICROSECONDS:g}, or take a larger unit"
+    raise ValueError(expected + (place and f"{place}{shown(value)}"))
 
 
 def _spread(name: str, value: Any, count: int, what: str) -> np.ndarray:

@@ -1,6 +1,6 @@
 """A placement run as a pipeline (`timeline_of`): inference with so many in flight, or a training step."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, zip_longest
@@ -21,11 +21,9 @@ from pipelab.evaluation import Evaluation, StageReport, evaluate, stage_report, 
 from pipelab.fields import (
     Flag,
     Frozen,
-    Positive,
     checked_value,
     derived,
     given,
-    instance,
     is_list,
     whole_number,
 )
@@ -173,14 +171,10 @@ class PlacedTimeline(Frozen):
             self.timeline.costs, self.predicted_rate / self.problem.workload.tokens, self.leaving
         )
 
-    def sweep(self, in_flight: Iterable[int] | None = None) -> "DataFrame":
-        """Return the steady rate against microbatches in flight.
+    def sweep(self) -> "DataFrame":
+        """Return the steady rate against microbatches in flight, from 1 to some more than are needed.
 
-        Parameters
-        ----------
-        in_flight : iterable of int, optional
-            By default from 1 to some more than are needed, and `in_flight`. Stages have the times
-            that they have with `in_flight`.
+        Stages have the times that they have with `in_flight`.
 
         Returns
         -------
@@ -188,16 +182,10 @@ class PlacedTimeline(Frozen):
             `in_flight`, `steady_rate_tokens_per_s`, `bound_tokens_per_s` (no more than the rate of
             the slowest lane, and no more than that many microbatches per latency), and `fits`:
             whether memory holds so many.
-
-        Raises
-        ------
-        InvalidValue
-            A number is not a positive whole number.
         """
         import pandas as pd
 
-        asked = self._counts() if in_flight is None else in_flight
-        counts = [whole_number("sweep", "in_flight", count) for count in asked]
+        counts = self._counts()
         alone = self.problem.workload.tokens / self.latency_s
         return pd.DataFrame(
             {
@@ -319,68 +307,29 @@ def _traversal(costs: StageCosts, leaving: float) -> float:
     return float(np.sum(costs.forward) + np.sum(costs.arrays(lanes, None)["comm"])) + leaving
 
 
-def inference_costs(problem: Problem, placement: Placement, tokens: float) -> StageCosts:
-    """Return forward times of a placement's stages and links, for microbatches of so many tokens.
+def lane_costs(evaluation: Evaluation) -> tuple[StageCosts, float]:
+    """Return the lanes' times, and how long after the end of the last lane a microbatch has left the pipeline.
 
-    Every link is a stage of its own here: it carries one microbatch at a time, just as a stage
+    Lanes are stage 1, link 1→2, stage 2, …: a link carries one microbatch at a time, just as a stage
     computes one, and can therefore be the bottleneck. `comm` is how much longer a microbatch takes,
-    while the next one may begin: a stage whose GPUs take turns (`costs.pass_time`) is free
-    again before it has finished a microbatch. The last stage's is not in the costs, as nothing
-    comes after it; `pl.timeline_of` and `seconds_per_pass` count it.
-
-    Parameters
-    ----------
-    problem : Problem
-        With `link_units="tokens"`, unless there is no link.
-    placement : Placement
-        Checked by `pl.evaluate`, whose rates are used.
-    tokens : float
-        Tokens of one microbatch, above 0.
-
-    Returns
-    -------
-    StageCosts
-        In seconds: stage 1, link 1→2, stage 2, …; `comm` from each of these to the next.
+    while the next one may begin: a stage whose GPUs take turns (`costs.pass_time`) is free again
+    before it has finished a microbatch.
 
     Raises
     ------
     InvalidValue
-        `tokens` is not positive, the problem counts links in transfers, which have no size in
-        tokens, or an argument is not a problem or not a placement.
-    InvalidPlacement
-        The placement is not valid for this problem.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> tiny = pl.load_case("tiny", link_units="tokens")
-    >>> costs = pl.inference_costs(tiny, pl.Placement.of([(2, (0,)), (2, (2,))]), tokens=1000)
-    >>> len(costs.forward)
-    3
-    >>> many = pl.simulate(pl.schedule("Inference", 3, 10_000), costs)
-    >>> round(10_000 * 1000 / many.makespan, 1)  # tokens/s
-    134.6
+        Links are counted in transfers, which have no size in tokens.
     """
-    what, remedy = "inference_costs", "a Placement, such as pl.solve(problem).placement"
-    instance(what, "problem", problem, Problem, "a Problem; load one with pl.load_case(...)")
-    instance(what, "placement", placement, Placement, remedy)
-    tokens = checked_value(what, "tokens", tokens, Positive)
-    return lane_costs(evaluate(problem, placement), tokens, what)[0]
-
-
-def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
-    """Return the lanes' times, and how long after the end of the last lane a microbatch has left the pipeline."""
     if evaluation.links:
-        refuse_transfers(what, evaluation.link_unit)
+        refuse_transfers("timeline_of", evaluation.link_unit)
     lanes = [
         lane
         for pair in zip_longest(evaluation.stages, evaluation.links)
         for lane in pair
         if lane is not None
     ]
-    share = tokens / evaluation.tokens
-    busy = [tokens / lane.throughput for lane in lanes]
-    waits = [share * lane.seconds - time for lane, time in zip(lanes, busy, strict=True)]
+    busy = [evaluation.tokens / lane.throughput for lane in lanes]
+    waits = [lane.seconds - time for lane, time in zip(lanes, busy, strict=True)]
     # Where a lane is busy for as long as a microbatch is on it, the difference is a rounding error.
     waits = [wait if wait > 1e-9 * time else 0.0 for wait, time in zip(waits, busy, strict=True)]
     *between, leaving = waits
@@ -850,7 +799,7 @@ def timeline_of(
     if in_flight is not None:
         in_flight = whole_number("timeline_of", "in_flight", in_flight)
         evaluation = with_memory_for(problem, placement, in_flight) or evaluation
-    costs, leaving = lane_costs(evaluation, problem.workload.tokens, "timeline_of")
+    costs, leaving = lane_costs(evaluation)
     if in_flight is None:
         in_flight = given(evaluation.in_flight)
     if microbatches is None:

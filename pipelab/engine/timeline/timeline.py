@@ -27,7 +27,7 @@ from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import Flag, Frozen, checked_value, derived, instance, whole_number
-from pipelab.schedules import Action, Schedule
+from pipelab.schedules import KINDS, Action, Schedule
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -414,11 +414,21 @@ class Timeline(Frozen):
             Columns `rank`, `action`, `stage`, `kind`, `microbatch`, `start`, `end` (with the unit
             in their names, where the costs have one) and `waited_for`, the action as text.
         """
-        frame = self.columns.to_frame().drop(columns="position")
-        unit = f"_{self.costs.unit}" if self.costs.unit else ""
-        frame["start" + unit], frame["end" + unit] = self.start, self.end
-        frame["waited_for"] = self.names_waited_for(np.arange(len(self.columns)))
-        return frame
+        import pandas as pd
+
+        columns, unit = self.columns, f"_{self.costs.unit}" if self.costs.unit else ""
+        return pd.DataFrame(
+            {
+                "rank": columns.rank,
+                "action": columns.texts,
+                "stage": columns.stage,
+                "kind": np.array(KINDS)[columns.kind],
+                "microbatch": columns.microbatch,
+                "start" + unit: self.start,
+                "end" + unit: self.end,
+                "waited_for": self.names_waited_for(np.arange(len(columns))),
+            }
+        )
 
     def measures(self) -> dict[str, float]:
         """Return the measures that must never be mixed up, by name.
@@ -550,7 +560,7 @@ def simulate_in_flight(
     Parameters
     ----------
     costs : StageCosts
-        `forward` holds one time per lane; links are lanes of their own (`pl.inference_costs`).
+        `forward` holds one time per lane; links are lanes of their own.
         `comm` is what passes between a lane's end and the next one's start.
     microbatches : int
         Passes in all; in decode pass q is token q // in_flight of microbatch q mod in_flight.

@@ -65,8 +65,14 @@ class Parts:
     def take(self, *index: Any) -> "Parts":
         """Return the parts of these stages."""
         tracks = (slice(None), *index)
-        single = (self.forward, self.both, self.weight, self.step)
-        return Parts(self.busy[tracks], self.lead[tracks], *(values[index] for values in single))
+        return Parts(
+            busy=self.busy[tracks],
+            lead=self.lead[tracks],
+            forward=self.forward[index],
+            both=self.both[index],
+            weight=self.weight[index],
+            step=self.step[index],
+        )
 
 
 class RuleBounds:
