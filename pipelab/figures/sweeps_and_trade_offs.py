@@ -23,7 +23,6 @@ _UNITS = {
     "bound_tokens_per_s": "tokens/s at most",
     "gpus": "GPUs in use",
     "gpus_used": "GPUs in use",
-    "tpot_ms": "ms from token to token, at most",
 }
 _LESS_IS_BETTER = ("gpus_used", "usd_per_hour", "usd_per_million_tokens", "stages", "seconds")
 _EFFORT = ("gpus_used", "usd_per_hour")  # what one pays on the x axis: less for the same is better
@@ -242,7 +241,6 @@ def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float], what:
     least = {
         "usd_per_million_tokens": "cheapest",
         "seconds_per_pass": "lowest-latency",
-        "tpot_ms": "lowest-TPOT",
     }[curve.against]
     more, dearer = _percent(y[-1] / y[0] - 1), _percent(x[-1] / x[0] - 1)
     return f"{name}: up to {more} more {what}/s than the {least} plan, at {dearer} more {unit}"
