@@ -85,14 +85,13 @@ def test_the_flagship_is_refuted_by_the_head():
         cheap.check()
 
 
-def test_a_certificate_names_who_is_idle_and_no_other():
+def test_a_certificate_names_types_by_their_memory_where_that_differs():
     tiny = pl.load_case("tiny")
     heavy = oracle.heavier(tiny, 20)
     pool = pl.GPU("V100", 42), pl.GPU("V100", 12)
     two = dataclasses.replace(heavy, cluster=pl.Cluster(pool, [[400]], [0, 0]))
     sentence = str(pl.certificate(pl.solve(two)))
     assert "V100 (42 GB)" in sentence
-    assert "V100 (12 GB) can hold none" in sentence
     nothing = pl.certificate(pl.solve(oracle.heavier(tiny, 90)))
     assert (nothing.by, nothing.left_over) == ("no stage", 4)
     assert "layer 1 alone needs" in str(nothing)
@@ -170,11 +169,10 @@ def wrong_parts(proof):
         yield {"prices": (odd, *proof.prices[1:])}
         yield {"values": (odd, *proof.values[1:])}
     yield from ({"values": x} for x in (proof.values[1:], (*proof.values, Fraction(1))))
-    yield {"prices": (Fraction(0),) * kinds, "most_layers": 0, "idle": tuple(range(kinds))}
+    yield {"prices": (Fraction(0),) * kinds, "most_layers": 0}
     most = 0 if proof.throughput is None else None
     for by in ("no stage", "no faster stage", "because"):
         yield {"by": by, "most_layers": most}
-    yield {"idle": (kinds,)}
     yield {"most_layers": 7**5 if proof.most_layers is None else proof.most_layers + 1}
     yield {"throughput": rate}
     if proof.throughput is not None:
@@ -204,8 +202,7 @@ def of_less(proof, rng):
                 ones = (Fraction(1),) * problem.model.layers
                 less = dataclasses.replace(less, by=by, prices=prices, values=ones)
                 held = math.floor(less.total_price) if by == "dual prices" else len(ones) - 1
-                idle = certificates._idle(instance, rate)
-                yield dataclasses.replace(less, most_layers=held, idle=idle)
+                yield dataclasses.replace(less, most_layers=held)
 
 
 @pytest.mark.quick(4)
