@@ -8,17 +8,12 @@ directions are equal. Swapping them changes neither throughput nor end-to-end la
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.display import show_ids, table
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.fields import Frozen, derived
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,25 +84,6 @@ class Classes(Frozen):
             bandwidth_gb_per_s=bandwidth_gb_per_s,
             latency_ms=latency_ms,
         )
-
-    def to_frame(self) -> "DataFrame":
-        """One row per class: type, memory, number of GPUs, their ids, bandwidth among themselves."""
-        import pandas as pd
-
-        inside = np.where(self.count > 1, self.bandwidth_gb_per_s.diagonal(), np.nan)
-        return pd.DataFrame(
-            {
-                "class": self.names,
-                "type": [self.gpu(a).type for a in range(len(self))],
-                "memory_gb": [self.gpu(a).memory_gb for a in range(len(self))],
-                "count": self.count,
-                "gpu_ids": [show_ids(m) for m in self.members],
-                "bandwidth_inside_gb_per_s": inside,
-            }
-        )
-
-    def _repr_html_(self) -> str:
-        return table(self.to_frame())
 
 
 def gpu_classes(cluster: Cluster) -> Classes:
