@@ -531,21 +531,13 @@ def refuse_many(problem: Problem, types: Sequence[GPU]) -> None:
 
 
 def _apart(rates: np.ndarray) -> np.ndarray:
-    """The lowest of each group of rates that are one but for rounding; `rates` ascend.
+    """Keep the lowest of each group of rates that are one but for rounding; `rates` ascend.
 
     A group is what lies within `LAST_BITS` of its lowest member. Neighbours that close are no group of
     their own: a long chain of them may span any distance.
     """
-    near = np.diff(rates) <= LAST_BITS * rates[:-1]
-    first = np.concatenate([[True], ~near])
-    chains = np.flatnonzero(first[:-1] & near)
-    ends = np.append(np.flatnonzero(first), len(rates))
-    for begin in chains:
-        end = ends[np.searchsorted(ends, begin, side="right")]
-        lowest = begin
-        while rates[end - 1] > rates[lowest] * (1 + LAST_BITS):
-            lowest += int(
-                np.searchsorted(rates[lowest:end], rates[lowest] * (1 + LAST_BITS), side="right")
-            )
-            first[lowest] = True
-    return rates[first]
+    lowest: list[float] = []
+    for rate in rates.tolist():
+        if not lowest or rate > lowest[-1] * (1 + LAST_BITS):
+            lowest.append(rate)
+    return np.array(lowest)
