@@ -131,7 +131,13 @@ def find_classes(cluster: Cluster, deadline: Deadline) -> Classes:
         if len(part) == 1 and not several[part[0]]:
             bandwidth[c, c], latency[c, c] = np.inf, 0.0
     kinds = kind[[part[0] for part in parts]]
-    return Classes(cluster, tuple(members[c] for c in order), kinds, bandwidth, latency)
+    return Classes(
+        cluster=cluster,
+        members=tuple(members[c] for c in order),
+        kind=kinds,
+        bandwidth_gb_per_s=bandwidth,
+        latency_ms=latency,
+    )
 
 
 def _groups(cluster: Cluster) -> list[np.ndarray]:

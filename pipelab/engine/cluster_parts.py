@@ -185,7 +185,7 @@ def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Clus
         here = node.classes[place[node.classes] >= 0]
         if len(here):
             gpus = np.sort(np.concatenate([classes.members[a] for a in here]))
-            nodes.append(Node(node.sort, np.unique(place[here]), gpus))
+            nodes.append(Node(sort=node.sort, classes=np.unique(place[here]), gpus=gpus))
     unknown = np.full_like(hop, np.nan)
     return ClusterPart(
         classes=classes.merged(groups, unknown, unknown),

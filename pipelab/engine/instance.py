@@ -65,7 +65,9 @@ class Inside(NamedTuple):
 
 
 _NONE: Any = np.zeros(0, dtype=int)
-NO_NODES = Inside(_NONE, _NONE, np.zeros((0, 1, 1)), np.zeros((0, 1, 1)), ())
+NO_NODES = Inside(
+    type_of=_NONE, most=_NONE, rate=np.zeros((0, 1, 1)), seconds=np.zeros((0, 1, 1)), nodes=()
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,7 +366,18 @@ def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Inst
         link[a, a] = max(link[a, others].max(), link[others, a].max())
         hop[a, a] = min(hop[a, others].min(), hop[others, a].min())
     none = np.zeros((len(composition), 0))
-    return Instance(problem, types, classes, kind, composition, pure, none, none, link, hop)
+    return Instance(
+        problem=problem,
+        types=types,
+        classes=classes,
+        type_of=kind,
+        composition=composition,
+        pure=pure,
+        rate=none,
+        seconds=none,
+        link=link,
+        hop=hop,
+    )
 
 
 def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) -> Instance | None:
@@ -383,7 +396,7 @@ def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) 
     for k in in_nodes:
         own = np.flatnonzero(kind_of == k)
         gpus = np.sort(np.concatenate([base.classes.members[a] for a in own]))
-        nodes.append(Node(keys.index(key_of[k]), own, gpus))
+        nodes.append(Node(sort=keys.index(key_of[k]), classes=own, gpus=gpus))
     most = np.array([max(len(n.gpus) for n in nodes if n.sort == i) for i in range(len(keys))])
     type_of = np.array([base.types.index(gpu) for gpu, _ in keys])
     rate = np.zeros((len(keys), base.largest, base.rate.shape[1]))
@@ -400,9 +413,8 @@ def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) 
         if (soon > base.seconds[alone] * (1 + LAST_BITS)).any():
             return None
         better |= (fast > base.rate[alone]).any() or (soon < base.seconds[alone]).any()
-    return (
-        replace(base, inside=Inside(type_of, most, rate, seconds, tuple(nodes))) if better else base
-    )
+    inside = Inside(type_of=type_of, most=most, rate=rate, seconds=seconds, nodes=tuple(nodes))
+    return replace(base, inside=inside) if better else base
 
 
 class Groups(NamedTuple):
@@ -420,13 +432,19 @@ def apart(instance: Instance) -> Groups:
     gpus = instance.problem.cluster.gpus
     names = list(dict.fromkeys(gpu.node for gpu in gpus if gpu.node))
     node = np.array([names.index(gpu.node) if gpu.node else -1 for gpu in gpus])
-    return Groups(instance.classes, instance.type_of, instance.link, instance.hop, node)
+    return Groups(
+        classes=instance.classes,
+        type_of=instance.type_of,
+        link=instance.link,
+        hop=instance.hop,
+        node=node,
+    )
 
 
 def by_class(
     instance: Instance, groups: Groups, deadline: Deadline = NEVER, mixed: bool = True
 ) -> Instance:
-    """The same with a type for every class, where what a stage takes of each class counts.
+    """Make a type of every class, where what a stage takes of each class counts.
 
     `mixed`: whether stages of several classes are listed.
 
@@ -486,12 +504,12 @@ def listed(instance: Instance, deadline: Deadline = NEVER) -> Instance:
 
 
 def without_node(gpu: GPU) -> GPU:
-    """The same GPU in no node and no machine with others."""
+    """Put a GPU in no node and no machine with others."""
     return replace(gpu, node="", node_gb_per_s=None, machine="")
 
 
 def without_nodes(problem: Problem) -> Problem:
-    """The same problem with GPUs that are in no node; links stay."""
+    """Put the GPUs of a problem in no node; links stay."""
     gpus = tuple(without_node(gpu) for gpu in problem.cluster.gpus)
     return replace(problem, cluster=replace(problem.cluster, gpus=gpus, index=()))
 
