@@ -11,7 +11,6 @@ from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.fields import checked_arguments, given
-from pipelab.placement import Placement
 
 
 @checked_arguments
