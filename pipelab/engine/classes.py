@@ -86,7 +86,7 @@ class Classes(Frozen):
         )
 
 
-def gpu_classes(cluster: Cluster) -> Classes:
+def gpu_classes(cluster: Cluster, deadline: Deadline = NEVER) -> Classes:
     """Find the classes of interchangeable GPUs.
 
     Works on the cluster's groups (the rows of its bandwidth matrix), not on its GPUs: the time
@@ -96,6 +96,8 @@ def gpu_classes(cluster: Cluster) -> Classes:
     ----------
     cluster : Cluster
         Any size.
+    deadline : Deadline
+        Ends it early: a matrix of 10,000 rows takes a minute.
 
     Returns
     -------
@@ -110,11 +112,6 @@ def gpu_classes(cluster: Cluster) -> Classes:
     >>> classes.names, classes.count.tolist()
     (('H100', 'A10', 'T4'), [10, 10, 10])
     """
-    return find_classes(cluster, NEVER)
-
-
-def find_classes(cluster: Cluster, deadline: Deadline) -> Classes:
-    """Find the classes as `gpu_classes` does, unless the deadline ends it: a matrix of 10,000 rows takes a minute."""
     ids = _groups(cluster)
     row = np.array([cluster.group[group[0]] for group in ids])
     several = np.array([len(group) > 1 for group in ids])

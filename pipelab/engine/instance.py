@@ -23,7 +23,7 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import WrappedCosts
-from pipelab.engine.classes import Classes, find_classes
+from pipelab.engine.classes import Classes, gpu_classes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.program_size import compositions, number_of_compositions
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
@@ -344,7 +344,7 @@ def _of_types(
 def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Instance:
     """All that does not depend on the number in flight, without rates and seconds."""
     bare = not any(gpu.host for gpu in types)
-    classes = find_classes(problem.cluster, deadline)
+    classes = gpu_classes(problem.cluster, deadline)
     type_of = [types.index(without_node(k) if bare else k) for k in problem.cluster.kinds]
     kind = np.array(type_of)[classes.kind]
     pure = problem.costs.mixes_as_slowest(without_nodes(problem) if bare else problem)

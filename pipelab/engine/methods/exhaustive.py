@@ -29,6 +29,8 @@ def count_placements(problem: Problem, deadline: Deadline = NEVER) -> dict[int, 
     ----------
     problem : Problem
         Any size.
+    deadline : Deadline
+        Ends the count early.
 
     Returns
     -------
