@@ -54,7 +54,7 @@ def why_no_layer_fits(problem: Problem) -> str:
     most = min(problem.max_gpus_per_stage, len(gpus))
     if most == 1:
         return text
-    return f"{text}; no allowed set of up to {most} GPUs that share the batch does better"
+    return f"{text}; no allowed set of up to {most} GPUs that share the batch holds it"
 
 
 def why_infeasible(instance: Instance, solver: str) -> str:
