@@ -266,7 +266,9 @@ class Walk:
             parts.append(np.stack([r, np.full_like(r, begin), ends, layers[i], layers[j]]))
             times.append(stages.seconds[r, span[i]])
         recipe, first, last, low, high = np.concatenate(parts, axis=1)
-        return Arcs(recipe, first, last, low, high, np.concatenate(times))
+        return Arcs(
+            recipe=recipe, begin=first, end=last, low=low, high=high, seconds=np.concatenate(times)
+        )
 
     def _refuse(self, number: int, what: str) -> None:
         """Raise `TooLarge` where there are more than a solver can hold."""
@@ -362,7 +364,12 @@ class Walk:
         integer[columns.slices["y"]] = bool(self.circuits) or np.isfinite(self._most_seconds)
         objective = -self._sum(self.cost) / self._unit
         return LinearProgram(
-            columns, np.zeros(columns.total), upper, integer, objective, self._rows()
+            columns=columns,
+            lower=np.zeros(columns.total),
+            upper=upper,
+            integer=integer,
+            objective=objective,
+            blocks=self._rows(),
         )
 
     def _rows(self) -> dict[str, RowBlock]:

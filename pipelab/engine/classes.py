@@ -8,17 +8,12 @@ directions are equal. Swapping them changes neither throughput nor end-to-end la
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.display import show_ids, table
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.fields import Frozen, derived
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,27 +85,8 @@ class Classes(Frozen):
             latency_ms=latency_ms,
         )
 
-    def to_frame(self) -> "DataFrame":
-        """One row per class: type, memory, number of GPUs, their ids, bandwidth among themselves."""
-        import pandas as pd
 
-        inside = np.where(self.count > 1, self.bandwidth_gb_per_s.diagonal(), np.nan)
-        return pd.DataFrame(
-            {
-                "class": self.names,
-                "type": [self.gpu(a).type for a in range(len(self))],
-                "memory_gb": [self.gpu(a).memory_gb for a in range(len(self))],
-                "count": self.count,
-                "gpu_ids": [show_ids(m) for m in self.members],
-                "bandwidth_inside_gb_per_s": inside,
-            }
-        )
-
-    def _repr_html_(self) -> str:
-        return table(self.to_frame())
-
-
-def gpu_classes(cluster: Cluster) -> Classes:
+def gpu_classes(cluster: Cluster, deadline: Deadline = NEVER) -> Classes:
     """Find the classes of interchangeable GPUs.
 
     Works on the cluster's groups (the rows of its bandwidth matrix), not on its GPUs: the time
@@ -120,6 +96,8 @@ def gpu_classes(cluster: Cluster) -> Classes:
     ----------
     cluster : Cluster
         Any size.
+    deadline : Deadline
+        Ends it early: a matrix of 10,000 rows takes a minute.
 
     Returns
     -------
@@ -134,11 +112,6 @@ def gpu_classes(cluster: Cluster) -> Classes:
     >>> classes.names, classes.count.tolist()
     (('H100', 'A10', 'T4'), [10, 10, 10])
     """
-    return find_classes(cluster, NEVER)
-
-
-def find_classes(cluster: Cluster, deadline: Deadline) -> Classes:
-    """Find the classes as `gpu_classes` does, unless the deadline ends it: a matrix of 10,000 rows takes a minute."""
     ids = _groups(cluster)
     row = np.array([cluster.group[group[0]] for group in ids])
     several = np.array([len(group) > 1 for group in ids])
@@ -155,7 +128,13 @@ def find_classes(cluster: Cluster, deadline: Deadline) -> Classes:
         if len(part) == 1 and not several[part[0]]:
             bandwidth[c, c], latency[c, c] = np.inf, 0.0
     kinds = kind[[part[0] for part in parts]]
-    return Classes(cluster, tuple(members[c] for c in order), kinds, bandwidth, latency)
+    return Classes(
+        cluster=cluster,
+        members=tuple(members[c] for c in order),
+        kind=kinds,
+        bandwidth_gb_per_s=bandwidth,
+        latency_ms=latency,
+    )
 
 
 def _groups(cluster: Cluster) -> list[np.ndarray]:

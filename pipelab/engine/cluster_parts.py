@@ -76,7 +76,7 @@ def parts_of(
             alike.setdefault(key, part)
         else:
             others.append(part)
-    for part in _largest_contents(instance, hop, list(alike.values())):
+    for part in alike.values():
         yield _merged(instance, hop, part)
     for part in others:
         yield _by_hops(instance, hop, part, deadline)
@@ -127,22 +127,6 @@ def _contents(instance: Instance, part: np.ndarray) -> Counter:
     return contents
 
 
-def _largest_contents(
-    instance: Instance, hop: np.ndarray, parts: list[np.ndarray]
-) -> list[np.ndarray]:
-    """Leave out every part whose contents some other has, with hops as quick."""
-    contents = [_contents(instance, part) for part in parts]
-    seconds = [_hop_of(instance, hop, part) for part in parts]
-
-    def contained(i: int) -> bool:
-        return any(
-            j != i and contents[i] <= contents[j] and seconds[j] <= seconds[i]
-            for j in range(len(parts))
-        )
-
-    return [part for i, part in enumerate(parts) if not contained(i)]
-
-
 def _merged(instance: Instance, hop: np.ndarray, part: np.ndarray) -> ClusterPart:
     """One class for every type."""
     kinds = instance.type_of[part]
@@ -185,7 +169,7 @@ def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Clus
         here = node.classes[place[node.classes] >= 0]
         if len(here):
             gpus = np.sort(np.concatenate([classes.members[a] for a in here]))
-            nodes.append(Node(node.sort, np.unique(place[here]), gpus))
+            nodes.append(Node(sort=node.sort, classes=np.unique(place[here]), gpus=gpus))
     unknown = np.full_like(hop, np.nan)
     return ClusterPart(
         classes=classes.merged(groups, unknown, unknown),

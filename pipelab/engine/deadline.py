@@ -224,31 +224,6 @@ class Deadline:
         return "; ".join(dict.fromkeys([reason, *self.notes] if reason else self.notes))
 
 
-class Watched(Deadline):
-    """A deadline that calls `tick` from `check` every `every` seconds.
-
-    Parameters
-    ----------
-    deadline : Deadline
-    tick : function without arguments
-    every : float
-        Seconds.
-    """
-
-    def __init__(self, deadline: Deadline, tick: Callable[[], object], every: float) -> None:
-        super().__init__(None, deadline.stop, deadline.interrupted)
-        self.began, self.end, self.notes = deadline.began, deadline.end, deadline.notes
-        self.tick, self.every = tick, every
-        self._last = clock()
-
-    def check(self) -> None:
-        """Raise `Ended` once there is a reason, and call `tick` if it is due."""
-        super().check()
-        if clock() >= self._last + self.every:
-            self._last = clock()
-            self.tick()
-
-
 NEVER = Deadline()
 
 

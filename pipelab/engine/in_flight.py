@@ -230,7 +230,11 @@ class InFlightSearch:
             if search.best is not None:
                 needed = self.keep(search.best) or first
             self._most[first] = bound, needed
-            self.rounds.append(Round(first, math.inf, "rate", bound, self.attained))
+            self.rounds.append(
+                Round(
+                    first=first, last=math.inf, solved_for="rate", bound=bound, best=self.attained
+                )
+            )
         return self._most[first][0]
 
     @property
@@ -270,7 +274,9 @@ class InFlightSearch:
 
     def _reach(self, numbers: Range, floor: float, timed: bool) -> AtRate:
         instance = self.instance(numbers)
-        return AtRate(instance, floor * (1 - ONE_ANSWER), timed, deadline=self.deadline)
+        return AtRate(
+            instance=instance, rate=floor * (1 - ONE_ANSWER), timed=timed, deadline=self.deadline
+        )
 
     def shortest(self, numbers: Range, floor: float) -> float:
         """No traversal of what may yield `floor` takes less, in seconds, as if GPUs were unlimited."""
@@ -397,7 +403,9 @@ class InFlightSearch:
             most = numbers.last * self.problem.workload.tokens / found.bound
             bound = float(min(bound, max(floor, most)))
         solved_for = "both" if numbers.single else "time"
-        self.rounds.append(Round(*numbers, solved_for, bound, self.attained))
+        self.rounds.append(
+            Round(**numbers._asdict(), solved_for=solved_for, bound=bound, best=self.attained)
+        )
         if found.stopped_by is not None:
             self.deadline.check()
             self._left_open = found.stopped_by
@@ -493,7 +501,12 @@ class InFlightSearch:
                         heapq.heappush(open_ranges, (bound, half))
         except Ended as end:
             rest = [bound for bound, _ in open_ranges]
-            return LeastUse(best, min([value, left, bound, *rest]), end.reason, number)
+            return LeastUse(
+                placement=best,
+                bound=min([value, left, bound, *rest]),
+                stopped_by=end.reason,
+                number=number,
+            )
         if best is None and left == math.inf:
             return LeastUse(None, math.inf)
-        return LeastUse(best, min(value, left), None, number)
+        return LeastUse(placement=best, bound=min(value, left), number=number)

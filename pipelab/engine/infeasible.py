@@ -33,8 +33,7 @@ def infeasible_result(
 def why_no_layer_fits(problem: Problem) -> str:
     """Say why not even one layer fits any allowed set of GPUs.
 
-    Names the layer, the memory it needs on one GPU, and what the largest GPU offers; if GPUs may
-    share a stage's batch, also the share that comes closest.
+    Names the layer, the memory it needs on one GPU, and what the largest GPU offers.
     """
     gpus = problem.cluster.gpus
     order = sorted(range(len(gpus)), key=lambda g: (-gpus[g].memory_gb, g))
@@ -55,23 +54,7 @@ def why_no_layer_fits(problem: Problem) -> str:
     most = min(problem.max_gpus_per_stage, len(gpus))
     if most == 1:
         return text
-    if problem.batch_split == "balanced" or problem.same_type_stages:
-        return f"{text}; no allowed set of up to {most} GPUs that share the batch does better"
-    # k GPUs can hold it only if the k-th largest can: report the k that comes closest.
-    _, k, need = min(
-        _shared(problem, [gpus[g] for g in order[:k]], layers) for k in range(2, most + 1)
-    )
-    kth = gpus[order[k - 1]]
-    return (
-        f"{text}; shared by {k} GPUs it needs {need:.4g} GB on each, "
-        f"and number {k} by size, GPU {order[k - 1]} ({kth.type}), offers {kth.memory_gb:g} GB"
-    )
-
-
-def _shared(problem: Problem, gpus: list, layers: range) -> tuple[float, int, float]:
-    """Return GB missing on the smallest of these GPUs, their number, and GB needed there."""
-    cost = problem.stage_cost(gpus, layers)
-    return cost.memory_gb[-1] - gpus[-1].memory_gb, len(gpus), cost.memory_gb[-1]
+    return f"{text}; no allowed set of up to {most} GPUs that share the batch holds it"
 
 
 def why_infeasible(instance: Instance, solver: str) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import WrappedCosts
-from pipelab.engine.classes import Classes, find_classes
+from pipelab.engine.classes import Classes, gpu_classes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.program_size import compositions, number_of_compositions
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
@@ -65,7 +65,9 @@ class Inside(NamedTuple):
 
 
 _NONE: Any = np.zeros(0, dtype=int)
-NO_NODES = Inside(_NONE, _NONE, np.zeros((0, 1, 1)), np.zeros((0, 1, 1)), ())
+NO_NODES = Inside(
+    type_of=_NONE, most=_NONE, rate=np.zeros((0, 1, 1)), seconds=np.zeros((0, 1, 1)), nodes=()
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,7 +344,7 @@ def _of_types(
 def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Instance:
     """All that does not depend on the number in flight, without rates and seconds."""
     bare = not any(gpu.host for gpu in types)
-    classes = find_classes(problem.cluster, deadline)
+    classes = gpu_classes(problem.cluster, deadline)
     type_of = [types.index(without_node(k) if bare else k) for k in problem.cluster.kinds]
     kind = np.array(type_of)[classes.kind]
     pure = problem.costs.mixes_as_slowest(without_nodes(problem) if bare else problem)
@@ -364,7 +366,18 @@ def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Inst
         link[a, a] = max(link[a, others].max(), link[others, a].max())
         hop[a, a] = min(hop[a, others].min(), hop[others, a].min())
     none = np.zeros((len(composition), 0))
-    return Instance(problem, types, classes, kind, composition, pure, none, none, link, hop)
+    return Instance(
+        problem=problem,
+        types=types,
+        classes=classes,
+        type_of=kind,
+        composition=composition,
+        pure=pure,
+        rate=none,
+        seconds=none,
+        link=link,
+        hop=hop,
+    )
 
 
 def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) -> Instance | None:
@@ -383,7 +396,7 @@ def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) 
     for k in in_nodes:
         own = np.flatnonzero(kind_of == k)
         gpus = np.sort(np.concatenate([base.classes.members[a] for a in own]))
-        nodes.append(Node(keys.index(key_of[k]), own, gpus))
+        nodes.append(Node(sort=keys.index(key_of[k]), classes=own, gpus=gpus))
     most = np.array([max(len(n.gpus) for n in nodes if n.sort == i) for i in range(len(keys))])
     type_of = np.array([base.types.index(gpu) for gpu, _ in keys])
     rate = np.zeros((len(keys), base.largest, base.rate.shape[1]))
@@ -400,9 +413,8 @@ def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) 
         if (soon > base.seconds[alone] * (1 + LAST_BITS)).any():
             return None
         better |= (fast > base.rate[alone]).any() or (soon < base.seconds[alone]).any()
-    return (
-        replace(base, inside=Inside(type_of, most, rate, seconds, tuple(nodes))) if better else base
-    )
+    inside = Inside(type_of=type_of, most=most, rate=rate, seconds=seconds, nodes=tuple(nodes))
+    return replace(base, inside=inside) if better else base
 
 
 class Groups(NamedTuple):
@@ -420,13 +432,19 @@ def apart(instance: Instance) -> Groups:
     gpus = instance.problem.cluster.gpus
     names = list(dict.fromkeys(gpu.node for gpu in gpus if gpu.node))
     node = np.array([names.index(gpu.node) if gpu.node else -1 for gpu in gpus])
-    return Groups(instance.classes, instance.type_of, instance.link, instance.hop, node)
+    return Groups(
+        classes=instance.classes,
+        type_of=instance.type_of,
+        link=instance.link,
+        hop=instance.hop,
+        node=node,
+    )
 
 
 def by_class(
     instance: Instance, groups: Groups, deadline: Deadline = NEVER, mixed: bool = True
 ) -> Instance:
-    """The same with a type for every class, where what a stage takes of each class counts.
+    """Make a type of every class, where what a stage takes of each class counts.
 
     `mixed`: whether stages of several classes are listed.
 
@@ -486,12 +504,12 @@ def listed(instance: Instance, deadline: Deadline = NEVER) -> Instance:
 
 
 def without_node(gpu: GPU) -> GPU:
-    """The same GPU in no node and no machine with others."""
+    """Put a GPU in no node and no machine with others."""
     return replace(gpu, node="", node_gb_per_s=None, machine="")
 
 
 def without_nodes(problem: Problem) -> Problem:
-    """The same problem with GPUs that are in no node; links stay."""
+    """Put the GPUs of a problem in no node; links stay."""
     gpus = tuple(without_node(gpu) for gpu in problem.cluster.gpus)
     return replace(problem, cluster=replace(problem.cluster, gpus=gpus, index=()))
 
@@ -531,21 +549,13 @@ def refuse_many(problem: Problem, types: Sequence[GPU]) -> None:
 
 
 def _apart(rates: np.ndarray) -> np.ndarray:
-    """The lowest of each group of rates that are one but for rounding; `rates` ascend.
+    """Keep the lowest of each group of rates that are one but for rounding; `rates` ascend.
 
     A group is what lies within `LAST_BITS` of its lowest member. Neighbours that close are no group of
     their own: a long chain of them may span any distance.
     """
-    near = np.diff(rates) <= LAST_BITS * rates[:-1]
-    first = np.concatenate([[True], ~near])
-    chains = np.flatnonzero(first[:-1] & near)
-    ends = np.append(np.flatnonzero(first), len(rates))
-    for begin in chains:
-        end = ends[np.searchsorted(ends, begin, side="right")]
-        lowest = begin
-        while rates[end - 1] > rates[lowest] * (1 + LAST_BITS):
-            lowest += int(
-                np.searchsorted(rates[lowest:end], rates[lowest] * (1 + LAST_BITS), side="right")
-            )
-            first[lowest] = True
-    return rates[first]
+    lowest: list[float] = []
+    for rate in rates.tolist():
+        if not lowest or rate > lowest[-1] * (1 + LAST_BITS):
+            lowest.append(rate)
+    return np.array(lowest)

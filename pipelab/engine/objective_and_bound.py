@@ -33,13 +33,6 @@ class Objective:
     at_least: float = 0.0
 
     @property
-    def gap(self) -> float | None:
-        """How much lower the least may be, as a share of `value`."""
-        if self.value is None or self.bound is None:
-            return None
-        return max(0.0, 1 - self.bound / self.value) if self.value else 0.0
-
-    @property
     def floor(self) -> str:
         """What the placements have that the proof covers; empty if it covers all."""
         return f"at least {self.at_least:,.7g} tokens/s" if self.at_least else ""

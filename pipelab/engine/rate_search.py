@@ -46,7 +46,9 @@ def weight_of(uses: Mapping[str, float], classes: Classes) -> Weight:
     per_gpu = np.full(len(classes), uses.get("gpus", 0.0))
     if "price" in uses:
         per_gpu += uses["price"] * prices_of(classes)
-    return Weight(per_gpu, uses.get("seconds", 0.0), uses.get("stages", 0.0))
+    return Weight(
+        per_gpu=per_gpu, per_second=uses.get("seconds", 0.0), per_stage=uses.get("stages", 0.0)
+    )
 
 
 def used(problem: Problem, what: str, placement: Placement) -> float:
@@ -91,10 +93,12 @@ def walks(
             Limit(weight_of({what: 1.0}, stages.classes), value) for what, value in mosts.items()
         )
         if isinstance(uses, np.ndarray):
-            cost = Weight(uses[part.type_of], 0.0, 0.0)
+            cost = Weight(per_gpu=uses[part.type_of])
         else:
             cost = weight_of(uses, stages.classes)
-        yield Walk(stages, cost, limits, at_least=at_least, deadline=reach.deadline)
+        yield Walk(
+            stages=stages, cost=cost, limits=limits, at_least=at_least, deadline=reach.deadline
+        )
 
 
 def possible(walk: Walk) -> bool:

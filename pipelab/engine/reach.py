@@ -234,7 +234,7 @@ class AtRate:
     ) -> Iterator[NodeStage]:
         for number, seconds in self.in_nodes[sort].items():
             if number <= most:
-                yield NodeStage(number, classes, seconds, bins)
+                yield NodeStage(number=number, classes=classes, seconds=seconds, bins=bins)
 
 
 def _drawn(
@@ -274,7 +274,7 @@ def _as_stages(
             if len(classes) == 1:
                 gpus[r, classes[0]] += number
             else:
-                mixed.append(Mixed(r, number, classes))
+                mixed.append(Mixed(recipe=r, gpus=number, classes=classes))
     return StageRecipes(
         problem=instance.problem,
         classes=part.classes,

@@ -238,8 +238,7 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     for option in options:
         if option not in known:
             who = f"objective {objective!r}" if searched else f"method {method!r}"
-            remedy = nearest(option, known) if searched else _who_has(option, method, known)
-            raise UnknownName(f"{who} has no option {option!r}; {remedy}")
+            raise UnknownName(f"{who} has no option {option!r}; {nearest(option, known)}")
     check_options(options)
     return function
 
@@ -252,11 +251,3 @@ def function_of(method: str) -> Callable[..., Result]:
 def options_of(function: Callable) -> list[str]:
     """Return the names of the options that a method's function takes."""
     return [p for p in inspect.signature(function).parameters if p != "problem"]
-
-
-def _who_has(option: str, method: str, known: list[str]) -> str:
-    """Say which methods have an option that "auto" does not know."""
-    others = [
-        name for name in METHODS if method == "auto" and option in options_of(function_of(name))
-    ]
-    return f"name a method that has it: {', '.join(others)}" if others else nearest(option, known)

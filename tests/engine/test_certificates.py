@@ -118,11 +118,10 @@ def wrong_parts(proof):
         yield {"prices": (odd, *proof.prices[1:])}
         yield {"values": (odd, *proof.values[1:])}
     yield from ({"values": x} for x in (proof.values[1:], (*proof.values, Fraction(1))))
-    yield {"prices": (Fraction(0),) * kinds, "most_layers": 0, "idle": tuple(range(kinds))}
+    yield {"prices": (Fraction(0),) * kinds, "most_layers": 0}
     most = 0 if proof.throughput is None else None
     for by in ("no stage", "no faster stage", "because"):
         yield {"by": by, "most_layers": most}
-    yield {"idle": (kinds,)}
     yield {"most_layers": 7**5 if proof.most_layers is None else proof.most_layers + 1}
     yield {"throughput": rate}
     if proof.throughput is not None:
@@ -153,8 +152,7 @@ def of_less(proof, rng):
                 ones = (Fraction(1),) * problem.model.layers
                 less = dataclasses.replace(less, by=by, prices=prices, values=ones)
                 held = math.floor(less.total_price) if by == "dual prices" else len(ones) - 1
-                idle = certificates._idle(instance, rate)
-                yield dataclasses.replace(less, most_layers=held, idle=idle)
+                yield dataclasses.replace(less, most_layers=held)
 
 
 @pytest.mark.quick(4)

@@ -282,8 +282,12 @@ def test_where_nothing_fits_every_answer_about_deployments_says_so(seed):
         assert len(found.one_more()) == len({gpu.type for gpu in problem.cluster.gpus})
         assert json.dumps(found.to_dict())
         assert found._repr_html_()
-    curves = [("gpus", {}), ("tpot_ms", {}), ("tpot_ms", {"pools": True})]
-    curves += [("usd_per_hour", {}), ("usd_per_hour", requests)] * dollars
+    curves = [("gpus", {})]
+    curves += [
+        ("usd_per_hour", {}),
+        ("usd_per_hour", requests),
+        ("usd_per_hour", {"pools": True}),
+    ] * dollars
     for against, options in curves:
         curve = pl.trade_off(problem, against, deployments=True, **options)
         assert curve.points == ()

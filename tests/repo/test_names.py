@@ -18,11 +18,8 @@ pytestmark = [
 EMPTY_BEGINNINGS = ("The same", "Those", "What is none", "So many", "As many as", "None of")
 TABLE_ROWS = {"Family", "_Form"}  # their columns have one order, which the table shows
 # To be emptied: modules with such docstrings and calls.
-UNCLEAR = "instance roofline"
-POSITIONAL = """
-bounds capacities cheapest_walk classes cluster_parts counts_and_averages flowing in_flight instance paths
-pricing rate_search reach runs_on series_parallel stages
-"""
+UNCLEAR = "roofline"
+POSITIONAL = "bounds"
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.engine.deadline import Deadline, Ended, Watched
+from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.deployments.listing import MOST_LABELS, Listing
 from pipelab.engine.deployments.mix_tables import MixTables, smallest
 from pipelab.engine.deployments.offers import ALL_NUMBERS, halves
@@ -77,8 +77,6 @@ _CONVERGED_SHARE = 1e-7  # between the bound and the relaxation
 _SHARE_LEFT_TO_LISTING = 1e-6  # open: one list over all numbers in flight settles that much
 _ROUNDING_SECONDS = 5.0
 _EXACT_SECONDS = 5.0  # of pricing by the stage-flow program
-_SILENT_SECONDS = 1.0
-_LISTING_ROUND = 2  # in which pools of which no pipeline is known are listed
 _FIRST_HALVING_ROUND = 3  # the prices of earlier rounds say little
 _FIRST_SLACK_SHARE = 0.003  # of the bound: the first list takes the gap for this small
 _SLACK_FACTOR = 3.0  # from one complete list to the next
@@ -469,8 +467,6 @@ class Generation:
             if master is not None and (self.rounds % 5 == 0 or self.best is None):
                 self.round_relaxation()
             self._report_progress()
-            if self.rounds == _LISTING_ROUND and self._proves_a_pool_empty():
-                self.settled = True
             if self.finished:
                 break
             if self._has_converged(master) or not (new or smoothed):
@@ -499,7 +495,7 @@ class Generation:
         prices = Prices(cost=free, ratio=dict(self.goal.pools), bound=np.inf, unit=1.0)
 
         def most_profits(offers: Sequence[Offer]) -> dict[Offer, float]:
-            return self._most_profits(offers, prices, -(self.value or 0.0), self.deadline)
+            return self._most_profits(offers, prices, -(self.value or 0.0))
 
         self.prices, waiting, unlisted = prices, most_profits(self.offers), 0.0
         while waiting:
@@ -522,24 +518,6 @@ class Generation:
         if not self.finished:
             self.prices = prices._replace(bound=max(unlisted, self.value or 0.0))
             self.settled = not unlisted
-
-    def _proves_a_pool_empty(self) -> bool:
-        """List all pipelines of each pool without a known one; return whether one of these pools has none at all."""
-        known = {column.offer.pool for column in self.pipelines}
-        for pool in self.goal.pools:
-            if self.prices is None or pool in known or not are_few_mixes(self.goal.counts.tolist()):
-                continue
-            _, complete = self.list_columns(
-                self.prices,
-                self.slack,
-                self.deadline,
-                wide=False,
-                most_labels=_FEW_MIXES,
-                pool=pool,
-            )
-            if complete and not any(column.offer.pool == pool for column in self.pipelines):
-                return True
-        return False
 
     def generate_exactly(self) -> None:
         """Generate columns for `_EXACT_SECONDS`, with prices of pipelines that respect GPU counts.
@@ -816,7 +794,6 @@ class Generation:
             The deadline was first; what was found until then is kept.
         """
         self.settled = self.settled or self._settle_by_full_pipelines()
-        deadline = Watched(self.deadline, self._record_progress, _SILENT_SECONDS)
         few = are_few_mixes(self.goal.counts.tolist())
         near, labels, last = self._first_slack(few), _FIRST_LABELS, 0
         while self.prices is not None and not self.finished:
@@ -826,7 +803,7 @@ class Generation:
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
             complete, solved = self._solve_over_list(
-                slack, deadline, wide=wide, most_labels=_FEW_MIXES if few else labels
+                slack, wide=wide, most_labels=_FEW_MIXES if few else labels
             )
             if complete and solved:
                 self._bound_by_list(slack)
@@ -847,7 +824,7 @@ class Generation:
                 break
             last = self.steps - known
         if not self.finished and not few and self.prices is not None:
-            self._solve_over_list(self.slack, deadline, wide=False, most_labels=_FIRST_LABELS)
+            self._solve_over_list(self.slack, wide=False, most_labels=_FIRST_LABELS)
 
     def _first_slack(self, few: bool) -> float:
         """Return the slack of the first list; of few mixes so that the last list has just the slack that is open."""
@@ -871,28 +848,24 @@ class Generation:
                 bound, np.inf if self.listed_bound is None else self.listed_bound
             )
 
-    def _solve_over_list(
-        self, slack: float, deadline: Deadline, *, wide: bool, most_labels: int
-    ) -> tuple[bool, bool]:
+    def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[bool, bool]:
         """Solve the whole program over a list; return whether the list is complete, and the program solved."""
         listed, complete = self.list_columns(
-            given(self.prices), slack, deadline, wide=wide, most_labels=most_labels
+            given(self.prices), slack, wide=wide, most_labels=most_labels
         )
         seconds, solved = np.inf if complete else _ROUNDING_SECONDS, True
         if listed:
-            solved = self._solve_whole(listed, deadline.within(seconds))
-            deadline.check()
+            solved = self._solve_whole(listed, self.deadline.within(seconds))
+            self.deadline.check()
         return complete, solved
 
     def list_columns(
         self,
         prices: Prices,
         slack: float,
-        deadline: Deadline,
         *,
         wide: bool,
         most_labels: int,
-        pool: str | None = None,
     ) -> tuple[list[PipelineColumn], bool]:
         """List every pipeline within a slack of the price of its GPUs as a column; return whether none is missing, too.
 
@@ -904,11 +877,8 @@ class Generation:
             Where time limits pipelines, look at all mixes at once, whatever the slack.
         most_labels : int
             Labels kept at each boundary.
-        pool : str, optional
-            The only one whose offers are looked at.
         """
-        offers = [offer for offer in self.offers if pool in (None, offer.pool)]
-        complete, waiting = True, self._most_profits(offers, prices, slack, deadline)
+        complete, waiting = True, self._most_profits(self.offers, prices, slack)
         while waiting:
             if self.steps > _MOST_LISTING_STEPS:
                 complete = False
@@ -917,20 +887,20 @@ class Generation:
             del waiting[offer]
             per_gpu, short = prices.per_gpu(offer.pool), prices.as_rate(offer.pool, slack)
             if wide and offer.tokens < np.inf:
-                sure, loose = self._list_by_tables(MixTables(offer, deadline), per_gpu, short)
+                sure, loose = self._list_by_tables(MixTables(offer, self.deadline), per_gpu, short)
             else:
                 sure, loose = self._list_by_labels(
-                    Listing(offer, per_gpu, short, deadline, most_labels)
+                    Listing(offer, per_gpu, short, self.deadline, most_labels)
                 )
             if loose and not offer.numbers.single:
-                waiting |= self._most_profits(self._halve(offer), prices, slack, deadline)
+                waiting |= self._most_profits(self._halve(offer), prices, slack)
             else:
                 complete = complete and sure and not loose
         near = [c for c in self.pipelines if prices.profit(c) >= -slack]
         return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], complete
 
     def _most_profits(
-        self, offers: Sequence[Offer], prices: Prices, slack: float, deadline: Deadline
+        self, offers: Sequence[Offer], prices: Prices, slack: float
     ) -> dict[Offer, float]:
         """Return the offers of which a pipeline may be within the slack, and the most it may yield above its price."""
         most = {}
@@ -939,7 +909,7 @@ class Generation:
         known = self._profits[1]
         for offer in offers:
             if offer not in known:
-                least = offer.least(prices.per_gpu(offer.pool), deadline)
+                least = offer.least(prices.per_gpu(offer.pool), self.deadline)
                 known[offer] = float((offer.asked[1] - least.price).max())
             profit = known[offer]
             if profit >= -prices.as_rate(offer.pool, slack):

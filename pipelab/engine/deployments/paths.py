@@ -50,7 +50,7 @@ def one_way(rate: float, seconds: float, compositions: int) -> Ways:
     """The only way through all of so many compositions."""
     one: np.ndarray = np.ones((1, 1))
     of, through = np.zeros(compositions, dtype=int), np.zeros((1, 2), dtype=int)
-    return Ways(of, through, rate * one, seconds * one, 0 * one)
+    return Ways(of=of, through=through, rate=rate * one, seconds=seconds * one, back=0 * one)
 
 
 def ways_of(

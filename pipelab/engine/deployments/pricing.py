@@ -288,7 +288,12 @@ class Offer:
         """
         limit, best, bound = self.tokens / rate if rate else math.inf, None, math.inf
         limit = min(limit, self.longest)
-        reach = AtRate(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
+        reach = AtRate(
+            instance=self.table,
+            rate=rate * (1 - ONE_ANSWER),
+            timed=limit < math.inf,
+            deadline=deadline,
+        )
         most = {"seconds": limit * (1 + ONE_ANSWER)} if limit < math.inf else {}
         for walk in filter(possible, walks(reach, prices, most)):
             found = walk.least()

@@ -148,7 +148,7 @@ class Patterns:
         needed = self.capacities.most.shape[1]
         share = np.minimum(self._capacity / t, 1.0)
         alone = np.flatnonzero(self._capacity >= t * (1 - LAST_BITS))
-        columns = [Pattern((int(i),), (1,), (1.0,)) for i in alone]
+        columns = [Pattern(items=(int(i),), times=(1,), shares=(1.0,)) for i in alone]
         for known in self._known:
             most = share[list(known.items)] * known.times
             if (most >= np.array(known.shares) * (1 - LAST_BITS)).all():

@@ -120,7 +120,9 @@ class StagesByInFlight:
         free = self.full or self.more or not seconds
         limit = np.array([math.inf if free else n * tokens / seconds for n in self.numbers])
         most = np.minimum(rates, limit[: len(rates), None, None]).max(axis=0)
-        return Capacities(self._usage, most, places, least, self.instance.count)
+        return Capacities(
+            usage=self._usage, most=most, places=places, seconds=least, count=self.instance.count
+        )
 
 
 def _rows(listed: np.ndarray, inside: np.ndarray) -> np.ndarray:

@@ -253,7 +253,7 @@ class _Flowing:
         held, run = found
         if held:
             ways = greatest_flow(self.problem, held, self.full)
-            self._keep(held, Routing(self.problem, held, self.full).within_limits(ways))
+            self._keep(held, self._routing(held).within_limits(ways))
         if run.bound is not None:
             self.bound = max(self.value, min(self.bound, run.bound * self.bound))
             self._note()
@@ -278,7 +278,12 @@ class _Flowing:
         """
         for _ in range(_MOST_PLANS):
             capacities = stages.at(max(stages.least_seconds, seconds))
-            blocks = Blocks(stages.instance, capacities, self.bound, self.deadline)
+            blocks = Blocks(
+                instance=stages.instance,
+                capacities=capacities,
+                within=self.bound,
+                deadline=self.deadline,
+            )
             self.size |= {"blocks": sum(len(table.rates) for table in blocks.tables.values())}
             proposed = blocks.at(t)
             self.asked += 1
@@ -291,16 +296,20 @@ class _Flowing:
             seconds = taken
         return False
 
+    def _routing(self, held: Sequence[Held]) -> Routing:
+        """Return the stages with the links between them."""
+        return Routing(problem=self.problem, held=held, full=self.full)
+
     def _mean_seconds(self, held: Sequence[Held], ways: Sequence[Way]) -> float:
         """Of a microbatch on its way."""
-        routing, total = Routing(self.problem, held, self.full), sum(way.rate for way in ways)
+        routing, total = self._routing(held), sum(way.rate for way in ways)
         taken = sum(way.rate * routing.seconds(way.stages) for way in ways)
         return taken / total if total else 0.0
 
     def _route(self, stages: Sequence[Stage], seconds: float) -> tuple[float, float]:
         """Ways through stages that were proposed; their tokens/s, and mean seconds."""
         held = [with_memory for stage in stages if (with_memory := self._memory_of(stage, seconds))]
-        ways = Routing(self.problem, held, self.full).ways(seconds, self.deadline)
+        ways = self._routing(held).ways(seconds, self.deadline)
         return self._keep(held, ways), self._mean_seconds(held, ways)
 
     def _memory_of(self, stage: Stage, seconds: float) -> Held | None:
@@ -330,7 +339,7 @@ class _Flowing:
             grows, seconds = False, self._mean_seconds(self.held, self.ways)
             for held in islice(self._moved(seconds), left):
                 left, before = left - 1, self.value
-                ways = Routing(self.problem, held, self.full).ways(seconds, self.deadline)
+                ways = self._routing(held).ways(seconds, self.deadline)
                 grows = self._keep(held, ways) > before * (1 + _STEP)
                 if grows:
                     break
@@ -369,7 +378,7 @@ class _Flowing:
         return fewer.in_flight if same else held.in_flight
 
     def _answer(self, status: str, reason: str, stopped: str | None) -> Flow:
-        routing = Routing(self.problem, self.held, self.full)
+        routing = self._routing(self.held)
         flow = Flow(
             problem=self.problem,
             status=status,

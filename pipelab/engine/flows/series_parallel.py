@@ -192,7 +192,7 @@ class Blocks:
                 rows = (of.usage[:, kind] == size) & (of.usage.sum(axis=1) == size)
                 rates = of.most[rows].max(axis=0)
                 if rates.any():
-                    out.append(Unit(part, kind, size, rates))
+                    out.append(Unit(part=part, type=kind, size=size, rates=rates))
         return out
 
     @cached_property
@@ -249,7 +249,9 @@ class Blocks:
     def _chosen(self, t: float) -> list[FlowBlock] | None:
         """The blocks of the integer program, in order; None where they hold too few layers."""
         blocks = [
-            FlowBlock(part, key, ends, int(np.flatnonzero(rates >= t).max(initial=0)))
+            FlowBlock(
+                part=part, key=key, ends=ends, layers=int(np.flatnonzero(rates >= t).max(initial=0))
+            )
             for part, tables in self.tables.items()
             for key, of in tables.rates.items()
             for ends, rates in of.items()

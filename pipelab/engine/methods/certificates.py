@@ -85,8 +85,6 @@ class Certificate(Frozen):
         GPUs cost.
     most_layers : int or None
         No placement at that rate holds more; None where that was not computed.
-    idle : tuple of int
-        Kinds of which no GPU is in any stage that reaches the rate.
     placement : Placement or None
         One that has the throughput.
     """
@@ -98,7 +96,6 @@ class Certificate(Frozen):
     prices: tuple[Fraction, ...]
     values: tuple[Fraction, ...]
     most_layers: int | None = None
-    idle: tuple[int, ...] = ()
     placement: Placement | None = None
 
     @property
@@ -142,12 +139,9 @@ class Certificate(Frozen):
 
     def _by_prices(self, layers: int) -> str:
         priced = ", ".join(f"{n} × {t} at {u}" for n, t, u in self._named() if u)
-        idle = ", ".join(dict.fromkeys(self._names[k] for k in self.idle))
-        parts = ([priced] if priced else []) + ([f"{idle} can hold none"] if idle else [])
-        among = "; ".join(parts)
         if all(v == 1 for v in self.values):
             return (
-                f"There all GPUs together hold at most {self.most_layers} of the {layers} layers ({among}): "
+                f"There all GPUs together hold at most {self.most_layers} of the {layers} layers ({priced}): "
                 f"{self.left_over} left over."
             )
         odd = [f"layer {i} counts as {v}" for i, v in enumerate(self.values, 1) if v != 1]
@@ -157,8 +151,8 @@ class Certificate(Frozen):
             else f"layers count from {min(self.values)} to {max(self.values)}"
         )
         return (
-            f"There all GPUs together hold at most {self.total_price} layers ({among}), and the model's {layers} count "
-            f"as {self.total_value}: {some}."
+            f"There all GPUs together hold at most {self.total_price} layers ({priced}), and the model's {layers} "
+            f"count as {self.total_value}: {some}."
         )
 
     @property
@@ -216,21 +210,17 @@ class Certificate(Frozen):
             More stages than anyone would wait for.
         """
         self._check_form()
-        number, rates, busy = 0, set[float](), set[GPU]()
+        number, rates = 0, set[float]()
         value_before = [Fraction(0), *accumulate(self.values)]
         for gpus, layers, price in self._stages():
             number += 1
             throughput = _throughput(self.problem, gpus, layers)
             rates.add(throughput)
             if self.rate is not None and throughput * (1 + LAST_BITS) >= self.rate:
-                busy |= set(map(self._counted_as, gpus))
                 value = value_before[layers.stop] - value_before[layers.start]
                 held = f"{[gpu.type for gpu in gpus]} with {len(layers)} layers"
                 _proven(value <= price, f"{held} contradict the certificate")
         self._check_rate(rates)
-        kinds = enumerate(self.problem.cluster.kinds)
-        idle = [k for k, gpu in kinds if self.rate and self._counted_as(gpu) not in busy]
-        _proven(list(self.idle) == idle, f"idle are the kinds {idle}, not {self.idle}")
         if self.by in ("whole stages", "links", "position"):
             return self._check_held()
         most = None if self.throughput is not None else 0
@@ -404,7 +394,6 @@ def certificate(result: Result) -> Certificate:
         by="dual prices",
         prices=prices,
         values=values,
-        idle=_idle(instance, rate),
     )
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
@@ -446,22 +435,6 @@ def _next_rate(instance: Instance, throughput: float | None) -> float | None:
     reached = -1 if throughput is None else instance.index_of(throughput)
     higher = instance.thresholds[reached + 1 :]
     return float(higher[0]) if len(higher) else None
-
-
-def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
-    """Return the kinds that are in no stage of that rate."""
-    least, inside = rate * (1 - LAST_BITS), instance.inside
-    if instance.pure:  # a mixed stage reaches it if all of its types do
-        reached = instance.rate.reshape(instance.largest, len(instance.types), -1) >= least
-        names = np.array([gpu.type for gpu in instance.types])
-        mixes = (names == names[:, None]) | (not instance.problem.same_type_stages)
-        together = np.einsum("nku,jk->nju", reached * instance.count[:, None], mixes)
-        enough = together >= np.arange(1, instance.largest + 1)[:, None, None]
-        busy = (reached & enough).any(axis=(0, 2))
-    else:
-        busy = (instance.composition[(instance.rate >= least).any(axis=1)] > 0).any(axis=0)
-    busy[inside.type_of[(inside.rate >= least).any(axis=(1, 2))]] = True
-    return tuple(np.flatnonzero(~busy[instance.type_of_kind]).tolist())
 
 
 class _Stage(NamedTuple):

@@ -1,20 +1,16 @@
 """Least $ per million tokens among placements that attain a floor."""
 
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 
 from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.in_flight import InFlightSearch, within
-from pipelab.engine.methods.first_placements import evaluated, incumbents
+from pipelab.engine.methods.first_placements import incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
-from pipelab.errors import TooLarge
 from pipelab.fields import checked_arguments, given
-from pipelab.placement import Placement
 
 
 @checked_arguments
@@ -78,7 +74,6 @@ def solve_for_cost(
         answer = replace(answer, problem=problem)
         if answer.placement is not None and not _attains(pairs, answer, at_least):
             bound = given(answer.objective).bound
-            first |= evaluated(problem, _longer(full, given(answer.throughput)))
             answer = least_of(pairs, "cost", at_least, first, bound or 0.0)
         if answer.status == "infeasible":
             answer = replace(answer, reason=why_none_attains(problem, at_least, deadline, budget))
@@ -89,14 +84,3 @@ def _attains(pairs: InFlightSearch, full: Result, at_least: float) -> bool:
     """Return whether what is least for full pipelines attains its rate, and so is least of all."""
     placement, rate = given(full.placement), given(full.throughput)
     return pairs.yields(placement) >= max(rate * (1 - ONE_ANSWER), at_least * (1 - ATTAINED))
-
-
-def _longer(full: InFlightSearch, rate: float) -> Iterator[Placement]:
-    """Yield what costs least at twice the rate, at four times, …: of equally cheap pipelines, long ones attain more."""
-    with suppress(TooLarge):
-        while 2 * rate <= full.ceiling and full.deadline.reason is None:
-            cheapest = full.least("price", 2 * rate).placement
-            if cheapest is None:
-                return
-            yield cheapest
-            rate = full.yields(cheapest)

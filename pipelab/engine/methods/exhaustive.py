@@ -19,7 +19,7 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 
 
-def count_placements(problem: Problem) -> dict[int, int]:
+def count_placements(problem: Problem, deadline: Deadline = NEVER) -> dict[int, int]:
     """Count the placements by number of stages, memory aside.
 
     A placement of s stages is a choice of s - 1 of the M - 1 boundaries, times s disjoint
@@ -29,6 +29,8 @@ def count_placements(problem: Problem) -> dict[int, int]:
     ----------
     problem : Problem
         Any size.
+    deadline : Deadline
+        Ends the count early.
 
     Returns
     -------
@@ -41,10 +43,6 @@ def count_placements(problem: Problem) -> dict[int, int]:
     >>> count_placements(pl.load_case("tiny", max_gpus_per_stage=2))
     {1: 10, 2: 126, 3: 180, 4: 24}
     """
-    return _count(problem, NEVER)
-
-
-def _count(problem: Problem, deadline: Deadline) -> dict[int, int]:
     layers, largest = problem.model.layers, min(problem.max_gpus_per_stage, len(problem.cluster))
     types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
     ways = [1]  # of s stages in order on disjoint sets of GPUs
@@ -111,7 +109,9 @@ def solve_exhaustive(
     """
     with deadline_of(time_limit, stop) as deadline:
         try:
-            number = made_in_time(lambda until: sum(_count(problem, until).values()), deadline)
+            number = made_in_time(
+                lambda until: sum(count_placements(problem, until).values()), deadline
+            )
             if number > limit:
                 raise TooLarge(
                     f"{problem.name} has {number:,} placements, more than limit={float(limit):,.12g}; "

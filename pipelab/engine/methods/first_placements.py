@@ -1,7 +1,6 @@
 """First placements of every search: simple ones that are evaluated at once, without any table."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -44,17 +43,10 @@ def incumbents(problem: Problem, budget: float | None = None) -> dict[Placement,
     )
     if budget is not None:
         placements = (p for p in placements if given(price_per_hour(problem, p)) <= budget)
-    return evaluated(problem, placements, _MOST_STAGES)
-
-
-def evaluated(
-    problem: Problem, placements: Iterable[Placement], most_stages: float = math.inf
-) -> dict[Placement, Evaluation]:
-    """Evaluate placements until so many stages were evaluated, without those that do not fit."""
     evaluations, stages = {}, 0
     most = problem.costs.most_gpus
     for placement in placements:
-        if stages >= most_stages:
+        if stages >= _MOST_STAGES:
             break
         if len(placement.gpus) > most:
             continue

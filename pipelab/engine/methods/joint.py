@@ -15,7 +15,7 @@ import numpy as np
 from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import Deadline, Ended, Stop, deadline_of, made_in_time, waited_for
 from pipelab.engine.formulations.candidates import StageCandidates, enumerate_candidates
-from pipelab.engine.formulations.joint_ilp_forms import FORMS, big_m_is_valid, build, joint_form
+from pipelab.engine.formulations.joint_ilp_forms import big_m_is_valid, build, joint_form
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.infeasible import infeasible_result, why_infeasible, why_no_layer_fits
 from pipelab.engine.instance import instance_of
@@ -65,7 +65,7 @@ def refuse_beyond_memory(
     what: str,
     size: Mapping[str, int],
     need: float,
-    advice: Callable[[float], str],
+    advice: str,
 ) -> None:
     """Raise `TooLarge` if more gigabytes are needed than are free.
 
@@ -76,7 +76,7 @@ def refuse_beyond_memory(
         return
     counted = ", ".join(f"{number:,} {name}" for name, number in size.items() if name != "segments")
     raise TooLarge(
-        f"{what} would have {counted}, about {_rounded(need)} GB; {_rounded(have)} GB may be used. {advice(have)}",
+        f"{what} would have {counted}, about {_rounded(need)} GB; {_rounded(have)} GB may be used. {advice}",
         dict(size),
     )
 
@@ -118,28 +118,17 @@ def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
     return shown | joint_form(form).size(counts)
 
 
-def joint_capacity(form: str = "written") -> int:
-    """Estimate how many variables of the joint ILP fit in the memory that is free now.
-
-    Parameters
-    ----------
-    form : {"written", "tight"}
-        As for `joint_size`.
+def joint_capacity() -> int:
+    """Estimate how many variables of the joint ILP, as written, fit in the memory that is free now.
 
     Returns
     -------
     int
         From bytes per variable and row that were measured, rounded up.
-
-    Raises
-    ------
-    UnknownName
-        The form is unknown.
     """
-    joint_form(form)
-    per_variable, per_row = BYTES[form]
-    rows = {"written": 2.0, "tight": 0.0}[form]  # per variable, as the cases grow
-    return int(free_gigabytes() * 1e9 / (per_variable + rows * per_row))
+    per_variable, per_row = BYTES["written"]
+    rows_per_variable = 2.0  # as the cases grow
+    return int(free_gigabytes() * 1e9 / (per_variable + rows_per_variable * per_row))
 
 
 def joint_program(
@@ -214,25 +203,8 @@ def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int]) -> N
         f"the joint ILP of {problem.name}",
         size,
         gigabytes(size, form),
-        partial(_what_would_fit, problem),
+        "A smaller max_gpus_per_stage needs less; method='aggregated' proves the same optimum without a list",
     )
-
-
-def _what_would_fit(problem: Problem, have: float) -> str:
-    """Name the smaller settings of the same problem that fit, with their counts."""
-    most = min(problem.max_gpus_per_stage, len(problem.cluster))
-    fewer = [{"max_gpus_per_stage": k} for k in range(most - 1, 0, -1)]
-    tries: list[tuple[dict[str, Any], str]] = [({}, "tight"), ({"same_type_stages": True}, "tight")]
-    tries += [(change, form) for form in FORMS for change in fewer]
-    fitting = []
-    for change, form in tries:
-        size = joint_size(replace(problem, **change), form)
-        if gigabytes(size, form) <= have:
-            named = [f"{name}={value}" for name, value in change.items()]
-            named += ["form='tight'"] if form == "tight" else []
-            fitting.append(f"{' with '.join(named)} ({size['variables']:,} variables)")
-    advice = "method='aggregated' proves the same optimum without listing anything"
-    return f"What would fit: {' or '.join(fitting)}; {advice}" if fitting else advice
 
 
 def solve_joint(

@@ -239,7 +239,7 @@ def _solved(
             f"the single-GPU MILP of {problem.name}",
             sizes,
             gigabytes({"variables": sizes["segments"], "rows": 0}),
-            lambda _: "Fewer layers or GPUs would",
+            "Fewer layers or GPUs take less",
         )
         every = made_in_time(partial(segment_candidates, chosen), deadline)
         refuse_far_apart(every, "single_gpu")
