@@ -19,6 +19,7 @@ _UNITS = {
     "throughput_tokens_per_s": "tokens/s",
     "gpus": "GPUs in use",
     "gpus_used": "GPUs in use",
+    "tpot_ms": "ms from token to token, at most",
 }
 # Amounts, whose chart shows what each yields; the others are ratios and times.
 _ADDING_UP = {"gpus": "GPU", "usd_per_hour": "dollar"}
@@ -190,6 +191,7 @@ def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float], what:
     least = {
         "usd_per_million_tokens": "cheapest",
         "seconds_per_pass": "lowest-latency",
+        "tpot_ms": "lowest-TPOT",
     }[curve.against]
     more, dearer = _percent(y[-1] / y[0] - 1), _percent(x[-1] / x[0] - 1)
     return f"{name}: up to {more} more {what}/s than the {least} plan, at {dearer} more {unit}"

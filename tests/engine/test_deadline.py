@@ -266,7 +266,7 @@ WORKS = {
     "deployed on an engine": partial(pl.deploy, runs_on="vLLM"),
     "curve of GPUs": partial(pl.trade_off, against="gpus"),
     "curve of prices": partial(pl.trade_off, against="usd_per_million_tokens"),
-    "curve of times": partial(pl.trade_off, against="seconds_per_pass"),
+    "curve of times": partial(pl.trade_off, against="tpot_ms", deployments=True),
     "step": partial(pl.solve, objective="step_time"),
     "step of any schedule": partial(pl.solve, objective="step_time", schedule="best"),
     "gain of one more GPU": lambda problem, **ends: pl.deploy(

@@ -387,7 +387,7 @@ def test_what_prevents_a_limit_is_named_with_what_helps():
 
 @pytest.mark.slow
 def test_what_limits_cost_is_a_curve():
-    """Dollars against requests/s within limits; each point is what `deploy` finds."""
+    """Dollars against requests/s within limits, and TPOT against requests/s; each point is what `deploy` finds."""
     known = {"batches": [8], "tpot_ms": 50, "ttft_ms": 4000}
     problem = three_types((1, 1, 0), **MIXED)
     curve = pl.trade_off(problem, "usd_per_hour", deployments=True, **known)

@@ -36,6 +36,7 @@ from pipelab.problem import Problem
 
 _MOST_MIXES = 50_000  # of which every pipeline is listed
 _LOAD_STEPS = 12  # points of a curve that is not listed whole
+_TPOT_STEP_RATIO = 0.7  # of a limit to the TPOT of the point before
 _GREATEST_LOAD_SHARE = 1 - 1e-9  # of what can be served: rounding must not put it out of reach
 
 
@@ -151,18 +152,34 @@ def _in_steps(find: Callable[..., Deployment], curve: Curve, deadline: Deadline)
             curve.add(deployment)
 
 
-def requests_against_price(
-    problem: Problem, asked: Mapping[str, Any], curve: Curve, deadline: Deadline
+def requests_against(
+    problem: Problem, against: str, asked: Mapping[str, Any], curve: Curve, deadline: Deadline
 ) -> None:
-    """Add the cheapest deployments for requests at rates in even steps, each proven or with its gap.
+    """Add deployments for requests, those that serve most first, each proven or with its gap; others may lie between.
 
     Parameters
     ----------
+    against : {"usd_per_hour", "tpot_ms"}
+        The cheapest for rates in even steps; or the most under limits on TPOT, each a step below what the last
+        one has.
     asked : mapping
         Limits, pools and batches of `deploy`.
     """
+    if against == "usd_per_hour":
 
-    def find(load: float, **ends: Any) -> Deployment:
-        return deploy(problem, requests_per_s=load or None, **asked, **ends)
+        def find(load: float, **ends: Any) -> Deployment:
+            return deploy(problem, requests_per_s=load or None, **asked, **ends)
 
-    _in_steps(find, curve, deadline)
+        _in_steps(find, curve, deadline)
+        return
+    curve.complete = False
+    limit = asked.get("tpot_ms") or np.inf
+    for step in range(_LOAD_STEPS, 0, -1):
+        ends: dict[str, Any] = {"time_limit": deadline.share(step), "stop": apart(deadline.stop)}
+        deployment = deploy(problem, **{**asked, "tpot_ms": limit}, **ends)
+        if not deployment.pipelines or deadline.called_off:
+            break
+        curve.add(deployment)
+        limit = given(deployment.slowest).tpot_ms * _TPOT_STEP_RATIO
+        if not limit:  # prompts alone: nothing is less
+            break

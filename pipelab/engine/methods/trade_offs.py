@@ -13,7 +13,7 @@ from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.deployments.deploying import Batches, Milliseconds, Waiting
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.deployments.trade_off import deployments_against, requests_against_price
+from pipelab.engine.deployments.trade_off import deployments_against, requests_against
 from pipelab.engine.in_flight import Budget, InFlightSearch
 from pipelab.engine.methods.fronts import raise_floor
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _AGAINST = {"gpus": "gpus", "usd_per_hour": "price"}
+_TPOT = "tpot_ms"
 _LEAST = {"usd_per_million_tokens": "cost", "seconds_per_pass": "latency"}
 
 
@@ -36,7 +37,7 @@ class TradeOff(Frozen):
 
     Attributes
     ----------
-    against : "gpus", "usd_per_hour", "usd_per_million_tokens" or "seconds_per_pass"
+    against : "gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass" or "tpot_ms"
     points : tuple of Result, or of Deployment
         Fastest first. One with status "optimal" is proven: nothing as cheap is faster, nothing as
         fast is cheaper. One with "feasible" (against seconds or dollars per token) was found, and
@@ -86,9 +87,8 @@ def _row(problem: Problem, point: Result | Deployment) -> dict[str, Any]:
             "proven": r.status == "optimal",
             "placement": str(placement),
         }
-    served: dict[str, Any] = {}
+    served = {} if point.slowest is None else {"requests_per_s": point.requests_per_s}
     if point.slowest is not None:
-        served = {"requests_per_s": point.requests_per_s}
         served |= {"tpot_ms": point.slowest.tpot_ms, "ttft_ms": point.slowest.ttft_ms}
     return served | {
         "gpus": sum(len(replica.gpus) for p in point.pipelines for replica in p.replicas),
@@ -127,13 +127,13 @@ def trade_off(
     ----------
     problem : Problem
         What is to be placed on what.
-    against : {"gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass"}
+    against : {"gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass", "tpot_ms"}
         Dollars need `GPU.usd_per_hour` for every GPU, seconds `link_units="tokens"`.
     deployments : bool
         True: the points are deployments (`pl.deploy`), against GPUs or dollars per hour.
     batches, ttft_ms, tpot_ms, waiting_ms, pools : as of `deploy`
         Of deployments that serve requests (`pl.deploy`): requests/s against dollars per hour within the
-        limits. `math.inf` is no limit, and counts requests.
+        limits, or against TPOT. `math.inf` is no limit, and counts requests.
     time_limit : float, optional
         Seconds; what was found by then is kept, with status "feasible" where no proof is, and
         `complete` says so.
@@ -162,7 +162,8 @@ def trade_off(
     -----
     Of deployments on small clusters (50,000 mixes of GPUs) every point is proven at once. On larger
     ones, and of those that serve requests, the points are the cheapest deployments for 12 loads, each proven
-    or with its gap, and `complete` is False, as there may be others between them.
+    or with its gap, and `complete` is False, as there may be others between them. Against "tpot_ms" every point
+    is the most requests/s within a limit, 0.7 times what the one before takes.
 
     Examples
     --------
@@ -171,14 +172,14 @@ def trade_off(
     >>> [(len(p.placement.gpus), round(p.throughput, 3)) for p in curve.points]
     [(4, 345.494), (2, 301.784), (1, 217.52)]
     """
-    known = (*_AGAINST, *_LEAST)
+    known = (*_AGAINST, *_LEAST, _TPOT)
     if not isinstance(against, str) or against not in known:
         raise UnknownName(f"there is no against={shown(against)}; {nearest(against, known)}")
     refuse_training(problem, "trade_off")
     asked = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "waiting_ms": waiting_ms, "pools": pools}
-    requests = any(asked.values())
-    if requests and not (deployments and against == "usd_per_hour"):
-        expected = "expected 'usd_per_hour' and deployments=True, for requests"
+    requests = against == _TPOT or any(asked.values())
+    if requests and (not deployments or against not in ("usd_per_hour", _TPOT)):
+        expected = "expected deployments=True and against='usd_per_hour' or 'tpot_ms', for requests"
         raise InvalidValue("trade_off", [("against", against, expected)])
     if not requests and deployments and against not in _AGAINST:
         expected = f"expected {' or '.join(map(repr, _AGAINST))} where points are deployments"
@@ -190,7 +191,7 @@ def trade_off(
     with deadline_of(time_limit, stop) as deadline:
         curve = Curve(on_point)
         if requests:
-            requests_against_price(problem, {**asked, "batches": batches}, curve, deadline)
+            requests_against(problem, against, {**asked, "batches": batches}, curve, deadline)
         elif deployments:
             deployments_against(problem, against, curve, deadline)
         else:
