@@ -224,6 +224,15 @@ def test_an_answer_says_what_goes_where(small):
     assert best.evaluation.to_frame()["busy"].max() == pytest.approx(1)
 
 
+def two_sites(mbytes):
+    """Two GPUs at each of two sites, each with memory for one of three layers."""
+    near = np.kron(np.eye(2), np.full((2, 2), 1.0))
+    links = np.where(near > 0, 100.0, mbytes / 1000) * (1 - np.eye(4))
+    cluster = pl.Cluster([pl.GPU("A", 1.5, usd_per_hour=1.0)] * 4, links)
+    model = pl.Model("three layers", 3, 1000, 4000, 1.0)
+    return pl.Problem(cluster, model, pl.Workload(100, 1), pl.LayerTimes({"A": 1.0}))
+
+
 def with_ways(flow, *ways, **changed):
     return dataclasses.replace(flow, ways=tuple(Way(*way) for way in ways), **changed)
 
@@ -272,7 +281,7 @@ def test_what_ends_early_keeps_what_it_has():
     [
         (pl.load_case("tiny"), "rate", "links have a time"),
         (pl.load_case("tiny"), "latency", "'throughput' or 'rate'"),
-        (random_problem(0), "rate", "training"),
+        (two_sites(20), "rate", "training"),
     ],
 )
 def test_what_has_no_flow_is_refused(problem, objective, message):

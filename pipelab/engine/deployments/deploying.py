@@ -45,6 +45,7 @@ from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import best_service
 from pipelab.engine.deployments.unmet_time_limits import why_unkept
+from pipelab.engine.flows.capacities import by_area, stages_of
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
@@ -77,6 +78,7 @@ from pipelab.placement import Placement
 from pipelab.problem import Phase, Problem
 from pipelab.requests import Limits, for_phase, request_tokens
 
+_RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a flow is named
 _ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads
 _ALONE_TIME_SHARE = 0.4  # at most, of the time limit
 _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
@@ -619,14 +621,32 @@ class _Deploying:
             solver=choice.solver_version() if generation else "",
             reason=self.deadline.remark("" if proven else reason),
             stopped_by=None if proven else ended,
-            details=details,
+            details=details | self._beyond_links(pipelines),
             again=self.again,
         )
+
+    def _beyond_links(self, pipelines: Sequence[Pipeline]) -> dict[str, float]:
+        """Return what GPUs alone let pass, where a link holds back a pipeline and this is much more; else nothing."""
+        if self.limits is not None or self.at_least or len(self.problems) > 1:
+            return {}
+        if not any(_is_held_by_link(evaluate(self.problem, p.placement)) for p in pipelines):
+            return {}
+        try:
+            most = by_area(stages_of(self.problem, True, self.deadline).at(0.0))
+        except (Ended, TooLarge):
+            return {}
+        return {"gpus_alone": most} if most > _RATIO_FOR_A_FLOW * sum_of(pipelines) else {}
 
 
 def sum_of(pipelines: Sequence[Pipeline]) -> float:
     """Add up the tokens/s of all pipelines."""
     return math.fsum(p.throughput * p.count for p in pipelines)
+
+
+def _is_held_by_link(evaluation: Evaluation) -> bool:
+    """Return whether a link alone is the bottleneck, and enough is in flight to fill it."""
+    full = evaluation.attainable >= evaluation.rate * (1 - SOLVER)
+    return full and all(name.startswith("link") for name in evaluation.bottlenecks)
 
 
 def _column(offer: Offer, placement: Placement) -> PipelineColumn:

@@ -188,9 +188,21 @@ class Deployment(PlanAnswer, DeploymentPlan):
             best = "cheapest" if self.at_least else "optimal"
             what = "single pipelines" if self.single else "deployments"
             text = f"{text}, proven {best} among all {what}{among} in {self.seconds:.3g} s."
-            return text + self._timed_as
+            return text + self._beyond_links + self._timed_as
         far = self._up_to("; the best", "cheaper" if self.at_least else "faster")
-        return f"{text}, not proven best{self._why}{far}." + self._remark + self._timed_as
+        remarks = self._remark + self._beyond_links + self._timed_as
+        return f"{text}, not proven best{self._why}{far}." + remarks
+
+    @property
+    def _beyond_links(self) -> str:
+        """Say that a flow may be better, where a link is the bottleneck."""
+        most = self.details.get("gpus_alone")
+        if most is None or self.runs_on:
+            return ""
+        return (
+            f" A link is the bottleneck, and the GPUs alone would let up to {number(most)} tokens/s pass: in a flow"
+            " several stages share what crosses such a link, so `pl.flow` may find more."
+        )
 
     @property
     def slowest(self) -> Limits | None:
