@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelab.files.bundled_folders import in_clone
-
 PACKAGE = Path(__file__).parents[2] / "pipelab"
 
-pytestmark = [
-    pytest.mark.slow,  # the whole package is parsed
-    pytest.mark.skipif(not in_clone(), reason="about the clone, and this is an installed package"),
-]
+pytestmark = pytest.mark.slow  # the whole package is parsed
 
 EMPTY_BEGINNINGS = ("The same", "Those", "What is none", "So many", "As many as", "None of")
 TABLE_ROWS = {"Family", "_Form"}  # their columns have one order, which the table shows

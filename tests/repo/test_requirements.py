@@ -3,24 +3,16 @@
 import re
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 
 import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipelab.files.bundled_folders import in_clone
+from clone import PYPROJECT, ROOT
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "requirements"
 
-pytestmark = pytest.mark.skipif(
-    not in_clone(), reason="about the clone, and this is an installed package"
-)
-
-PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 LAB = [*PYPROJECT["project"]["dependencies"], *EXTRAS["lab"]]
 RUN = [*LAB, *EXTRAS["schedules"], *PYPROJECT["build-system"]["requires"]]
