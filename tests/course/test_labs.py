@@ -14,6 +14,7 @@ from functools import partial
 import nbformat
 import numpy as np
 import pytest
+from make_solutions import FOLD
 
 import pipelab as pl
 from pipelab.course import (
@@ -31,7 +32,6 @@ from pipelab.splits import split_even
 
 # By name, so that `quick(3)` leaves out the schedules, whose proofs take some seconds.
 LABS = {name: EXERCISES[name] for name in sorted(EXERCISES) if isinstance(EXERCISES[name], Lab)}
-FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
 # How much of the point each folded solution earns at least, on the notebook's problems and on others.
 EARNS = {"lab_schedule": 0.92, "lab_pricing": 0.99, "lab_placement": 0.99, "lab_roofline": 1}
 # By day, of all problems and of hidden ones: those of the others take their time.
