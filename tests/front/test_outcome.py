@@ -66,11 +66,6 @@ def test_every_method_ends_in_one_of_five_ways(five):
     assert set(five.outcomes.values()) == set(OUTCOMES)
 
 
-def test_the_five_share_neither_word_nor_symbol_nor_look():
-    for what in ("word", "symbol", "fill", "pattern", "marker", "ink", "html"):
-        assert len({getattr(outcome, what) for outcome in OUTCOMES}) == 5, what
-
-
 def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what():
     tiny = pl.load_case("tiny", max_gpus_per_stage=2)
     both = pl.compare(tiny, ["single_gpu", "exhaustive"])
@@ -120,25 +115,6 @@ def test_all_figures_draw_an_outcome_in_the_same_way(five):
 
     wanted = {str(o): (o.fill, o.pattern) for o in OUTCOMES}
     assert looks(pl.plot(five)) == looks(pl.explore_mix("tiny").baselines) == wanted
-
-
-def test_a_comparison_says_why_a_bar_is_missing_and_blames_no_time_out(five):
-    figure = pl.plot(five)
-    names, notes = figure.layout.yaxis.ticktext, figure.data[5]
-    missing = {names[y]: text for y, text in zip(notes.y, notes.text, strict=True)}
-    assert missing["even"].startswith("✗ does not fit: ")
-    assert missing["exhaustive"].startswith("⊘ refused: small has ")
-    assert "proportional loses" in figure.layout.title.text
-    told = five.to_frame().set_index("method")["outcome"].to_dict()
-    assert told == {method: outcome.word for method, outcome in five.outcomes.items()}
-
-
-def test_methods_that_were_not_asked_after_an_interrupt_were_stopped():
-    whole = pl.compare(pl.load_case("tiny"), ["even"])
-    cut = dataclasses.replace(
-        whole, refused={"joint": "not asked, after an interrupt", "exhaustive": "too large"}
-    )
-    assert cut.outcomes == {"even": NOT_PROVEN, "joint": STOPPED, "exhaustive": REFUSED}
 
 
 def test_results_and_scores_show_their_outcome(five):

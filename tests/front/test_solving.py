@@ -253,17 +253,6 @@ def test_an_error_reaches_the_caller(two_stages):
         scip.run(program)
 
 
-def test_a_result_explains_itself(tiny):
-    result = pl.solve(tiny, "joint")
-    assert result.gap == 0
-    assert "301.8 tokens/s with 1 in flight, proven optimal" in str(result)
-    assert "layers 1–4 on [0, 1]" in str(result)
-    assert result.to_frame()["variables"][0] == 1041
-    assert "stage 1" in result.to_dict()["bottlenecks"]
-    assert "301.8</td>" in result._repr_html_()
-    assert result.solver.startswith("SCIP 1")
-
-
 def test_an_incumbent_is_reported_with_its_value_or_not_at_all(tiny):
     """The waiting thread gives up while the first incumbent is being read back."""
     program, candidates = joint_program(tiny, "tight")
