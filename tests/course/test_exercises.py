@@ -744,6 +744,16 @@ def test_what_is_wrong_is_told(name, mine, why):
     assert why in EXERCISES[name].grade(mine)[1]
 
 
+def test_answers_may_be_tuples_and_arguments_may_be_changed():
+    def changes_its_argument(cuts):
+        answer = _rate(cuts)
+        cuts.clear()
+        return answer
+
+    assert EXERCISES["00.2"].grade(changes_its_argument)[0] == 1
+    assert EXERCISES["02.1"].grade(lambda *x: tuple(_all_cuts(*x)))[0] == 1
+
+
 def test_half_points_are_for_failures_that_are_all_half_right_and_of_the_kind():
     one = Function(
         signature="f(x)",

@@ -12,9 +12,8 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-import pipelab as pl
 from pipelab.course.ledger import published_programs
-from pipelab.course.ledger.programs import FAULTS, PROPERTIES, Example, size
+from pipelab.course.ledger.programs import FAULTS, PROPERTIES, size
 from pipelab.course.ledger.published_programs import (
     Panic,
     PipelineClock,
@@ -24,7 +23,6 @@ from pipelab.course.ledger.published_programs import (
     scheduler_bubble_fraction_gpipe,
     scheduler_memory_ratio,
 )
-from pipelab.course.n14 import plot_faults
 
 
 def scheduler(stages, rank, plan="GPipe", layers=8):
@@ -111,17 +109,3 @@ def test_every_fault_shows_on_the_smallest_of_its_inputs(fault):
     shown = [size(arguments) for arguments in inputs if fault.shows(*arguments)]
     assert size(found.arguments) == min(shown)
     assert len(shown) < len(inputs)
-
-
-def test_every_fault_is_in_the_figure_under_the_property_that_catches_it():
-    assert len({(fault.program, fault.name) for fault in FAULTS}) == len(FAULTS) > 30
-    assert Example((2, [2**63, 12345678901]), "", "").written == "(2, [2**63, 12345678901])"
-    figure = plot_faults(FAULTS)
-    assert [bar.name for bar in figure.data] == ["pmetal", "scheduler", "boostr"]
-    for bar in figure.data:
-        caught = [f.caught_by for f in FAULTS if f.program == bar.name]
-        assert list(bar.x) == [caught.count(broken) for broken in PROPERTIES]
-    told = f"15 of {len(FAULTS)} faults break the property that an input without"
-    assert figure.layout.title.text.startswith(told)
-    with pytest.raises(pl.errors.InvalidValue, match="expected at least one"):
-        plot_faults([])
