@@ -168,21 +168,6 @@ def test_every_control_is_reached_by_keyboard_and_charts_words_and_code_follow(p
         assert f"tiny, 5 GPUs: {space['result'].throughput:.1f} tokens/s" in best
 
 
-def test_a_chart_of_nothing_is_empty_and_as_wide(page):
-    with explorers(page) as shown:
-        schedules = shown[SCHEDULES]
-        assert bars(schedules)
-        menu(schedules, "compare with").select_option("none")
-        menu(schedules, "schedule").first.select_option("DualPipeV")
-        page.press("ranks", "End")
-        expect(titles(schedules)).to_contain_text("There is no DualPipeV for these numbers")
-        expect(schedules).to_contain_text("needs at least")
-        assert bars(schedules) == []
-        assert page.figures()[0]["width"] > 900
-        page.press("ranks", "Home")
-        expect(titles(schedules)).to_contain_text("idle")
-
-
 def test_the_pipeline_turns_to_placement_and_training_and_back(page):
     with explorers(page) as shown:
         pipeline = shown[PIPELINE]

@@ -1,6 +1,5 @@
 """The notebooks as one course: one template through all of them, a glossary whose links lead somewhere."""
 
-import dataclasses
 import itertools
 import re
 from functools import cache
@@ -14,7 +13,6 @@ import pytest
 
 import pipelab as pl
 from notebook_results import drawing_cells
-from pipelab import course
 from pipelab.course.checks import EXERCISES
 from pipelab.course.ledger import DOCUMENTS
 from pipelab.course.n00 import plot_course
@@ -312,32 +310,6 @@ def test_the_map_and_the_ways_below_it_name_the_same_notebooks():
             assert ": all, in their order." in line
         else:
             assert named == {*way.whole, *way.part} - {"00"}
-
-
-def test_the_problem_of_the_course_carries_its_story():
-    """It needs a pipeline, its rules of thumb fall far short, and the order of its GPUs matters."""
-    problem = course.three_sites()
-    weights = problem.model.weight_gb(range(problem.model.layers))
-    memory = {}
-    for gpu in problem.cluster.gpus:
-        memory[gpu.type] = memory.get(gpu.type, 0) + gpu.memory_gb - problem.costs.reserved_gb
-    assert max(memory.values()) < weights < sum(memory.values())
-    best = pl.solve(problem)
-    assert best.status == "optimal"
-    for rule in ("even", "proportional", "by_flops", "bandwidth_aware"):
-        assert (pl.solve(problem, rule).throughput or 0) < best.throughput / 2
-    # pairs bring nothing, but with two more T4s they do
-    assert pl.solve(course.three_sites(2)).throughput == best.throughput
-    more = problem.cluster.with_counts({"A100-SXM-40": 3, "L4": 4, "T4": 6})
-    alone, pairs = (
-        pl.solve(dataclasses.replace(problem, cluster=more, max_gpus_per_stage=k)) for k in (1, 2)
-    )
-    assert pairs.throughput > alone.throughput * 1.05
-    as_listed = [len(stage.layers) for stage in best.placement.stages]
-    in_order = pl.Placement.of(
-        [(n, (g,)) for g, n in enumerate(sorted(as_listed, reverse=True))]  # A100s, L4s, T4s
-    )
-    assert pl.evaluate(problem, in_order).throughput < best.throughput / 2
 
 
 @pytest.mark.parametrize("path", sorted(notebooks_dir().glob("[0-9]*.ipynb")), ids=lambda p: p.name)

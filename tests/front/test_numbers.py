@@ -138,9 +138,7 @@ def test_facts_and_costs(name):
     cluster, model, costs, span = problem.cluster, problem.model, problem.costs, range(2)
     gpu, load = cluster.gpus[0], problem.workload
     parts = [
-        problem.tensor_gb(),
-        problem.link_throughput(100.0),
-        problem.message_seconds(100.0, 0.1),
+        (problem.tensor_gb(), problem.link_throughput(100.0), problem.message_seconds(100.0, 0.1)),
         (cluster.bandwidth_between(0, 1), cluster.latency_between(0, 1)),
         *(costs.stage(model, load, cluster.gpus[:2], span, how) for how in ("even", "balanced")),
         costs.memory_parts(problem, gpu, span),

@@ -17,7 +17,6 @@ from pipelab.engine.instance import BestModeCosts
 from pipelab.engine.runs_on import EngineStages
 from pipelab.flows import exhaustive_flow
 from pipelab.problem import CostModel
-from pipelab.widgets import mix_values
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,15 +88,7 @@ def test_every_method_finds_what_brute_force_finds(seed, best):
         assert scenario.best.throughput == pytest.approx(best(other))
 
 
-def test_the_explorers_draw_it(monkeypatch):
-    own = Own(fixed_ms=1.0, layer_ms=dict.fromkeys(pl.Roofline().gpu_types, 2.0))
-    monkeypatch.setattr(
-        mix_values, "_costs", lambda script, mix: mix_values.Term("own", lambda: own)
-    )
-    explorer = pl.explore_mix("Llama-3-8B", {"L4": 2, "A100-SXM-40": 1})
-    result = explorer.found.result
-    assert result.problem.costs is own
-    assert result.status == "optimal"
+def test_a_watched_solve_takes_it():
     assert pl.watch_solve(random_problem(2)).result().status == "optimal"
 
 

@@ -1,8 +1,6 @@
 """The locked and the lowest versions agree with pyproject.toml, and name no registry."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 from packaging.markers import default_environment
@@ -89,15 +87,3 @@ def test_the_lowest_versions_are_the_bounds_of_pyproject():
         assert found.split(".")[:2] == (bound.version.split(".") + ["0"])[:2], (
             f"{line}, tested with {found}"
         )
-
-
-@pytest.mark.slow
-def test_the_first_figure_of_a_kernel_does_not_wait_for_a_grammar():
-    """From jsonschema 4.25 on, the import of nbformat builds one by lark: two seconds (see pyproject.toml)."""
-    code = """
-import sys, pipelab as pl
-pl.plot(pl.load_case("tiny"), pl.Placement.of([(4, (0,))]))._repr_mimebundle_()
-print("nbformat" in sys.modules, "lark" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "True False"

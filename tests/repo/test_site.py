@@ -80,16 +80,6 @@ def test_the_answers_of_the_exam_are_computed():
     assert (results.failed, results.attempted) == (0, 23)
 
 
-def test_a_rubric_is_about_what_the_notebook_asks(tmp_path, monkeypatch):
-    module, text = _module("make_instructors"), text_of("docs/rubrics.toml")
-    asked = '"Is it better to leave them idle?"'
-    assert text.count(asked) == 1
-    (tmp_path / "rubrics.toml").write_text(text.replace(asked, '"Is it blue?"'), encoding="utf-8")
-    monkeypatch.setattr(module, "RUBRICS", tmp_path / "rubrics.toml")
-    with pytest.raises(SystemExit, match="00: 0 questions of the notebook"):
-        module.pages()
-
-
 def test_a_placement_is_computed_as_its_page_says():
     page = text_of("docs/how_a_placement_is_computed.md")
     code = "\n\n".join(re.findall(r"```pycon\n(.*?)```", page, flags=re.S))
