@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "pipelab"
+from clone import parsed_package
 
 pytestmark = pytest.mark.slow  # the whole package is parsed
 
@@ -29,10 +29,7 @@ pricing rate_search reach run runs_on series_parallel stages
 @pytest.fixture(scope="module")
 def trees() -> dict[str, ast.Module]:
     """Every module of the package, parsed, by its path in the package."""
-    return {
-        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8"))
-        for path in PACKAGE.rglob("*.py")
-    }
+    return parsed_package()
 
 
 def _classes(tree):
