@@ -22,6 +22,7 @@ from pipelab.course import (
     lab_pricing,
     lab_schedule,
     plain_answers,
+    scored_labs,
 )
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Given
@@ -142,6 +143,13 @@ def test_the_share_is_of_the_way_from_the_baseline_to_the_best(name):
             points, says = one.grade(max)
             assert points == pytest.approx(share)
             assert (f"On input 0, {lab.measure}" in says) == (share < 1)
+
+
+def test_a_check_says_when_the_grader_would_stop(monkeypatch):
+    clock = itertools.count(0, 7)  # two looks at it per problem
+    monkeypatch.setattr(scored_labs, "monotonic", lambda: next(clock))
+    says = str(pl.course.check("lab_roofline", _baseline("lab_roofline")))
+    assert "0% of the points (84 s; `pipelab grade` stops after 60); the full share" in says
 
 
 # What a function may not do

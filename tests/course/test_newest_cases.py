@@ -102,6 +102,13 @@ def test_prices_come_from_the_list(tmp_path):
     assert large.cluster.gpus[0].usd_per_hour == 3.0  # the pool's own come first
 
 
+def test_a_parameter_that_is_not_known_is_named(tmp_path):
+    folder = write_folder("tiny", tmp_path / "tiny", max_pipline_stages=3)
+    with pytest.warns(UserWarning, match="is not used") as caught:
+        pl.load_case(folder)
+    assert any("did you mean 'max_pipeline_stages'" in str(one.message) for one in caught)
+
+
 def test_a_range_of_batches_a_phase_and_an_option(tmp_path):
     folder = write_folder(
         "tiny", tmp_path / "tiny", max_batch_size=64, workload_phase="decode", output_length=512

@@ -137,3 +137,9 @@ def test_the_evaluator_shares_no_code_with_any_formulation():
         for name in ("costs", "deployment_and_flow", "display", "errors", "fields")
     } | {"pipelab.placement", "pipelab.problem"}
     assert modules <= library | ours
+
+
+def test_all_defects_are_listed(tiny):
+    with pytest.raises(pl.errors.InvalidPlacement) as caught:
+        pl.evaluate(tiny, pl.Placement.of([(1, (0,)), (1, (0, 9))]))
+    assert len(caught.value.defects) == 3

@@ -117,6 +117,12 @@ def test_all_figures_draw_an_outcome_in_the_same_way(five):
     assert looks(pl.plot(five)) == looks(pl.explore_mix("tiny").baselines) == wanted
 
 
+def test_methods_that_were_not_asked_after_an_interrupt_were_stopped():
+    whole = pl.compare(pl.load_case("tiny"), ["even"])
+    cut = dataclasses.replace(whole, refused={"joint": "not asked, after an interrupt"})
+    assert cut.outcomes == {"even": NOT_PROVEN, "joint": STOPPED}
+
+
 def test_results_and_scores_show_their_outcome(five):
     assert all(outcome.html in five._repr_html_() for outcome in OUTCOMES)
     for result in five.results.values():

@@ -159,3 +159,8 @@ def test_stages_have_as_many_gpus_as_the_largest_node_and_of_one_type():
         load, model = pl.Workload(2048, 8, "decode"), pl.load_model("Llama-3-8B")
         found = pl.Problem(cluster, model, load, pl.Roofline())
         assert (found.max_gpus_per_stage, found.same_type_stages) == (most, True)
+
+
+def test_a_result_says_when_links_count_transfers(tiny):
+    said = [pl.solve(one).sentence for one in (tiny, with_link_units(tiny, "tokens"))]
+    assert ["transfers/s" in sentence for sentence in said] == [True, False]
