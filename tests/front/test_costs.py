@@ -255,3 +255,10 @@ def test_stages_without_a_rate_are_no_stages_and_links_may_all_be_equally_fast(m
     result = pl.solve(short, method)
     assert (result.status, result.throughput) == ("optimal", 30.0)
     assert max(len(stage.layers) for stage in result.placement.stages) < 3
+
+
+def test_coefficients_that_stand_twice_are_refused(tmp_path):
+    path = tmp_path / "c.csv"
+    path.write_text("gpu_type,per_token,per_sequence,per_layer,constant\nA,0,0,0,1\nA,0,0,0,2\n")
+    with pytest.raises(pl.errors.InvalidData, match="expected a name that no other row has"):
+        pl.writeup.load_coefficients(path)

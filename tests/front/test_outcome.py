@@ -64,6 +64,8 @@ def test_every_method_ends_in_one_of_five_ways(five):
         "aggregated": "proven",
     }
     assert set(five.outcomes.values()) == set(OUTCOMES)
+    for what in ("word", "symbol", "fill", "pattern", "marker", "ink"):
+        assert len({getattr(outcome, what) for outcome in OUTCOMES}) == 5, what
 
 
 def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what():
