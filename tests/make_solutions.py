@@ -15,14 +15,14 @@ import nbformat
 
 from pipelab.files.bundled_folders import notebooks_dir
 
-_FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
+FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
 _CHECK = re.compile(r"course\.check\(\"\d\d\.\d\", (\w+)\)")
 
 
 def folded_functions(path: Path) -> dict[str, str]:
     """The functions that answer a notebook's exercises, by name, as text."""
     cells = nbformat.read(path, as_version=4).cells
-    folds = [fold for cell in cells for fold in _FOLD.findall(cell.source)]
+    folds = [fold for cell in cells for fold in FOLD.findall(cell.source)]
     asked = [name for cell in cells for name in _CHECK.findall(cell.source)]
     found = {}
     for name, fold in zip(asked, folds, strict=True):

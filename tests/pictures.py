@@ -1,4 +1,4 @@
-"""Seventy figures, and what is drawn in each: a digest of its layout and of every trace.
+"""A hundred figures, and what is drawn in each: a digest of its layout and of every trace.
 
     python tests/pictures.py show            # an HTML page with all of them; what changed comes first
     python tests/pictures.py show gantt mix  # those with one of these words in their name
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import plotly.graph_objects as go
 import pipelab as pl
 from pipelab import course
 from pipelab.candidates import list_allocations, list_connections
+from pipelab.course.checks import EXERCISES
 from pipelab.course.ledger.programs import FAULTS
 from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers.solver_run import Progress
@@ -299,6 +300,21 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "mix explorer": lambda: pl.explore_mix("tiny", gpus_per_stage=2).chart.figure,
     "pipeline explorer": lambda: pl.explore_pipeline("tiny").gantt.figure,
     "schedule explorer": lambda: pl.explore_schedules("1F1B", other="ZBH1").chart.figure,
+}
+
+
+def _wrong_answer(name: str) -> Any:
+    """Draw an exercise's input with its right answer, as below one that raises."""
+    exercise = EXERCISES[name]
+    inputs = exercise.inputs()
+    failure = exercise.smallest_failure(lambda *given: 1 / 0)
+    return exercise.picture(failure._replace(given=inputs[len(inputs) // 3]))
+
+
+SOLVED = ("03.1", "05.3", "05.4")  # by a solver, which chooses among equals
+DRAWN = [name for name, one in EXERCISES.items() if getattr(one, "picture", None)]
+PICTURES |= {
+    f"exercise {name}": partial(_wrong_answer, name) for name in DRAWN if name not in SOLVED
 }
 
 

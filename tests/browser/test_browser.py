@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 
 import pipelab as pl
 from lab_session import CHROMIUM, notebook_of
-from notebook_results import FIGURES, IN_JUPYTERLAB, check_figure, with_statements
+from notebook_results import check_figure, drawing_cells, with_statements
 from pictures import PICTURES
 from pipelab.figures.html_charts import figure_html
 from pipelab.files.bundled_folders import notebooks_dir
@@ -168,21 +168,6 @@ def test_every_control_is_reached_by_keyboard_and_charts_words_and_code_follow(p
         assert f"tiny, 5 GPUs: {space['result'].throughput:.1f} tokens/s" in best
 
 
-def test_a_chart_of_nothing_is_empty_and_as_wide(page):
-    with explorers(page) as shown:
-        schedules = shown[SCHEDULES]
-        assert bars(schedules)
-        menu(schedules, "compare with").select_option("none")
-        menu(schedules, "schedule").first.select_option("DualPipeV")
-        page.press("ranks", "End")
-        expect(titles(schedules)).to_contain_text("There is no DualPipeV for these numbers")
-        expect(schedules).to_contain_text("needs at least")
-        assert bars(schedules) == []
-        assert page.figures()[0]["width"] > 900
-        page.press("ranks", "Home")
-        expect(titles(schedules)).to_contain_text("idle")
-
-
 def test_the_pipeline_turns_to_placement_and_training_and_back(page):
     with explorers(page) as shown:
         pipeline = shown[PIPELINE]
@@ -255,12 +240,17 @@ ENDS_WITH = {
 }
 
 
+BOOKS = sorted(path.name for path in notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
+BY_DAY = "07_pipeline_schedules.ipynb"  # Gantt charts, formulas, an explorer
+
+
 @pytest.mark.parametrize(
     "name",
-    [n if n[:2] in IN_JUPYTERLAB else pytest.param(n, marks=pytest.mark.nightly) for n in FIGURES],
+    [n if n == BY_DAY else pytest.param(n, marks=pytest.mark.nightly) for n in BOOKS],
 )
 def test_a_notebook_runs_and_draws(page, name):
-    page.show(with_statements(notebooks_dir() / name, name))
+    notebook = with_statements(notebooks_dir() / name, name)
+    page.show(notebook)
     counts = page.run_all()
     assert counts == list(range(1, len(counts) + 1))
     assert page.bad_outputs() == []
@@ -268,14 +258,14 @@ def test_a_notebook_runs_and_draws(page, name):
         expect(page.page.locator("body")).to_contain_text(ENDS_WITH[name])
         page.settle()
     figures = page.figures()
-    assert len(figures) == FIGURES[name], [figure["title"] for figure in figures]
+    assert len(figures) >= len(drawing_cells(notebook))
     for figure in figures:
         check_figure(figure["title"], figure["axes"], figure["kinds"], figure["annotations"])
         assert figure["bars"] or figure["lines"] or figure["points"] or figure["cells"]
         assert 900 < figure["width"] < 1400  # fills the cell, and no more
     # The formulas are typeset, not left as dollar signs.
-    if "joint" in name:
-        assert page.page.locator("mjx-container").count() > 15
+    shown = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert page.page.locator("mjx-container").count() >= shown.count("$$") // 2
     assert page.too_wide(1000) == []
     assert page.errors == []
     assert page.requests_elsewhere == set()

@@ -50,15 +50,3 @@ def test_who_takes_a_free_place_at_once_is_done_no_later(seed):
     assert free.seconds <= whole.seconds
     batches = [alone[i : i + slots] for i in range(0, len(alone), slots)]
     assert whole.seconds == sum(max(answer for _, answer in batch) for batch in batches)
-
-
-def test_a_whole_prompt_stops_those_that_write():
-    served = course.serve(lambda read, write: read or 1, [(1, 9), (1, 1), (50, 1)], 2, "continuous")
-    assert served.longest_wait == 51
-    assert [m.state for m in served.slots[0][:3]] == [
-        "reads its prompt",
-        "waits",
-        "writes an answer",
-    ]
-    figure = course.plot_batches([served])
-    assert figure.layout.title.text.startswith("The same requests: continuous 60.0 s")

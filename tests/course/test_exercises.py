@@ -4,7 +4,6 @@ import ast
 import itertools
 import json
 import math
-import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,22 +11,12 @@ from pathlib import Path
 import pytest
 
 import pipelab as pl
-from pipelab.course import n04, n06, n07, n08, n18, plain_answers
-from pipelab.course.checks import EXERCISES, group_of
-from pipelab.course.exercises import Failure, Function, Given, Number
-from pipelab.course.outline import notebooks_of_the_course
+from pipelab.course import n04, n07, n08, n18, plain_answers
+from pipelab.course.checks import EXERCISES
+from pipelab.course.exercises import Function, Given, Number
 from pipelab.course.scored_labs import Lab
-from pipelab.files.bundled_folders import notebooks_dir
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Number)}
-
-
-def test_every_notebook_has_two():
-    books = {book.number for book in notebooks_of_the_course()}
-    labs = {path.stem for path in notebooks_dir().glob("lab_*.ipynb")}
-    assert {group_of(name) for name in EXERCISES} == books | labs
-    for book in books:
-        assert {f"{book}.1", f"{book}.2"} <= set(EXERCISES)
 
 
 @pytest.mark.quick(6)
@@ -721,83 +710,39 @@ def test_verdicts_stay_with_hidden_inputs(name):
         assert hidden.grade(mine)[0] == points
 
 
-@pytest.mark.quick(12)
 @pytest.mark.parametrize(
     ("name", "mine", "why"),
     [
         ("00.2", 3, "expected the function itself, as `def rate(cuts):` makes it; yours is 3"),
         ("00.2", lambda: 1, "yours gives TypeError: "),
-        (
-            "01.2",
-            lambda *x: _reach(*x, skip=False),
-            "too slow for one of the GPUs; who takes it then?",
-        ),
-        (
-            "02.1",
-            lambda *x: _all_cuts(*x)[1:],
-            "on layers=1, stages=1 yours lacks [1]. Hint: one stage",
-        ),
-        (
-            "02.1",
-            lambda *x: 2 * _all_cuts(*x),
-            "on layers=1, stages=1 yours has [1] 2 times. Hint: ",
-        ),
-        (
-            "02.1",
-            lambda *x: _all_cuts(*x) or [[1]],
-            "yours has [1], which is no such cut. Hint: here",
-        ),
-        ("02.1", lambda *x: _all_cuts(*x)[0], "yours gives TypeError: "),
-        (
-            "14.2",
-            lambda *x: _by_flops(*x, repaired=False),
-            "yours gives [2]: that is 1 of 2 stages",
-        ),
-        ("14.2", lambda c, s: [len(c)] + [0] * (s - 1), "yours gives [2, 0]: stage 2 has no layer"),
+        ("02.1", lambda *x: _all_cuts(*x)[1:], "on layers=1, stages=1 yours lacks [1]. Hint: "),
+        ("02.1", lambda *x: 2 * _all_cuts(*x), "on layers=1, stages=1 yours has [1] 2 times."),
+        ("02.1", lambda *x: _all_cuts(*x) or [[1]], "yours has [1], which is no such cut."),
+        ("14.2", partial(_by_flops, repaired=False), "yours gives [2]: that is 1 of 2 stages"),
         ("14.2", lambda c, s: [1] * s, "yours gives [1]: that is 1 of 2 layers"),
-        ("14.2", _even, "a stage costs 15, a fair share and the largest layer 14.6667"),
-        (
-            "15.1",
-            lambda w: [],
-            "on waits=[1, 0] yours gives [], expected [0, 1]. Hint: follow the chain",
-        ),
         ("07.2", partial(_within_room, before=False), "cannot be run: deadlock"),
         ("07.2", partial(_within_room, rooms=False), "microbatches and has room for"),
-        ("07.2", lambda r, m, _: _in_turns(m, 0), "ends at 12, and 1F1B with a shorter lead at 9"),
         ("07.2", lambda r, m, room: ["F0"], "rank 0 lacks B0"),
-        ("07.2", lambda r, m, room: ["F0", "B0", "F0"], "rank 0 has F0 2 times"),
         ("07.2", lambda r, m, room: ["F0", "B0", "W0"], "rank 0 has 'W0', which it should not"),
-        ("07.2", lambda r, m, room: 3, "rank 0 is no list of texts such as ['F0', 'B0']"),
         ("08.1", partial(_put_off, early=True), "could wait: "),
-        ("08.1", partial(_put_off, late=True), "and has room for "),
-        ("08.1", lambda row, *_: row, "your row lacks W0"),
         ("08.1", lambda row, *_: ["W0", *_put_off(row, 1, 9)[:-1]], "W0 comes before I0"),
         ("08.1", lambda row, *_: sorted(_put_off(row, 0, 9)), "no longer in the given order"),
         ("18.1", lambda *x: None, "it says that no order fits, and one does"),
         ("18.1", lambda rooms, m: [0], "it is no order of the GPUs 0 to 1"),
-        (
-            "18.1",
-            lambda rooms, m: [*range(len(rooms))],
-            "and GPU 0 has room for 1; no order fits here",
-        ),
     ],
 )
 def test_what_is_wrong_is_told(name, mine, why):
     assert why in EXERCISES[name].grade(mine)[1]
 
 
-def test_answers_may_be_lists_or_tuples_and_arguments_may_be_changed():
-    for kind in (list, tuple, reversed):
-        assert EXERCISES["02.1"].grade(lambda n, s, kind=kind: kind(_all_cuts(n, s)))[0] == 1
-
+def test_answers_may_be_tuples_and_arguments_may_be_changed():
     def changes_its_argument(cuts):
         answer = _rate(cuts)
         cuts.clear()
         return answer
 
     assert EXERCISES["00.2"].grade(changes_its_argument)[0] == 1
-    other = EXERCISES["14.2"].grade(lambda c, s: [len(x) for x in pl.splits.split_minmax(c, s)])
-    assert other[0] == 1
+    assert EXERCISES["02.1"].grade(lambda *x: tuple(_all_cuts(*x)))[0] == 1
 
 
 def test_half_points_are_for_failures_that_are_all_half_right_and_of_the_kind():
@@ -884,101 +829,6 @@ def test_what_raises_is_drawn_too_and_no_input_is_too_odd_to_draw(name):
         title = puzzle.picture(failure._replace(given=given)).layout.title.text
         assert "None" not in title
         assert "yours" not in title
-
-
-def _pictures(name, every=10, answer=None, also=()):
-    puzzle = EXERCISES[name]
-    for given in [*puzzle.inputs()[::every], *also]:
-        yield given, puzzle.target(given), puzzle.picture(Failure(given, str(answer), answer))
-
-
-def _rows(figure):
-    """Widths of the blocks of each row."""
-    bars = figure.data[0]
-    rows = [[] for _ in figure.layout.yaxis.tickvals]
-    for place, width in zip(bars.y, bars.x, strict=True):
-        rows[place].append(width)
-    return rows
-
-
-def _lines(figure, **look):
-    return [
-        s for s in figure.layout.shapes if all(s.line[key] == value for key, value in look.items())
-    ]
-
-
-@pytest.mark.slow
-def test_a_drawn_cut_says_what_its_slowest_gpu_takes():
-    """As the exercise's own answer has it; where a stage has a limit, none is slower."""
-    for line, target, figure in _pictures("01.3", 25):
-        title = figure.layout.title.text.split("<br>")[0]
-        assert title.endswith(f"takes {target:.4g}")
-        assert max(map(sum, _rows(figure))) == pytest.approx(target)
-        assert [len(row) for row in _rows(figure)] != [0] * len(line.speeds)
-    for line, target, figure in _pictures("01.2", 25):
-        rows = _rows(figure)
-        assert max(map(sum, rows[: len(line.speeds)])) <= line.ms * (1 + 1e-9)
-        assert sum(map(len, rows[len(line.speeds) :])) == len(line.costs) - target
-        assert figure.layout.shapes[-1].x0 == line.ms
-
-
-@pytest.mark.slow
-def test_drawn_cuts_are_all_cuts():
-    for _, wanted, figure in _pictures("02.1", 3, answer=[]):
-        assert _rows(figure)[: len(wanted)] == [list(cut) for cut in wanted][:24]
-        assert not _lines(figure, width=3)
-        assert f"{len(wanted)} cut" in figure.layout.title.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["02.2", "06.3"])
-def test_what_is_counted_is_drawn_one_by_one(name):
-    for given, target, figure in _pictures(name, answer=77):
-        rows = _rows(figure)
-        assert len(rows) == min(target, 24)
-        title = figure.layout.title.text.split("<br>")[0]
-        assert f" {target:,} " in title
-        assert title.endswith("; yours says 77")
-        if name == "02.2":
-            assert all(sum(row) == given.layers for row in rows)
-
-
-@pytest.mark.slow
-def test_drawn_stairs_hold_all_layers_in_the_least_time():
-    for stairs, target, figure in _pictures("03.2", 20):
-        rows, texts = _rows(figure), figure.data[0].text
-        assert max(map(sum, rows)) <= target * (1 + 1e-9)
-        assert sum(text != "head" for text in texts) == stairs.layers
-        assert sum(text == "head" for text in texts) == (stairs.head > 0)
-        assert figure.layout.shapes[-1].x0 == target
-
-
-def test_a_program_that_pays_too_much_is_drawn_with_the_price():
-    puzzle = EXERCISES["05.4"]
-    failure = puzzle.smallest_failure(lambda z, *_: z >= 0)
-    said = puzzle.picture(failure).layout.title.text
-    paid = re.match(r"Your program pays (\d+) for this placement; at most (\d+) are", said)
-    assert int(paid[1]) > int(paid[2]) == failure.given.most
-    (allocations, _), (z, _) = failure.given.lists(), failure.answer.chosen
-    used = [g for a, value in zip(allocations, z, strict=True) if value > 0.5 for g in a.gpus]
-    assert int(paid[1]) == sum(failure.given.price[g] for g in used)
-
-
-@pytest.mark.slow
-def test_a_drawn_proof_says_whether_it_is_one():
-    below = [claim for claim in EXERCISES["06.1"].inputs() if min(claim.prices) < 0]
-    for claim, proof, figure in _pictures("06.1", 25, also=below[:8]):
-        assert figure.layout.title.text.startswith("A proof: " if proof else "No proof: ")
-        assert bool(_lines(figure, width=3)) == (not proof)
-        rows = _rows(figure)
-        assert [sum(row) for row in rows[:-1]] == [
-            sum(claim.prices[k] for k in gpus) for gpus, _ in claim.stages
-        ]
-        assert sum(rows[-1]) == pytest.approx(n06._total(claim))
-        ends = {x for s in _lines(figure, width=3)[-1:] for x in (s.x0, s.x1)}
-        assert min(ends, default=0) == (not proof) * sum(u for u in rows[-1] if u < 0)
-        marks = [shape.x0 for shape in _lines(figure, width=4)]
-        assert marks == [*(most for _, most in claim.stages), claim.layers]
 
 
 FUNCTIONS = sorted(name for name, one in EXERCISES.items() if isinstance(one, Function))

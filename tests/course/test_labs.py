@@ -14,6 +14,7 @@ from functools import partial
 import nbformat
 import numpy as np
 import pytest
+from make_solutions import FOLD
 
 import pipelab as pl
 from pipelab.course import (
@@ -31,7 +32,6 @@ from pipelab.splits import split_even
 
 # By name, so that `quick(3)` leaves out the schedules, whose proofs take some seconds.
 LABS = {name: EXERCISES[name] for name in sorted(EXERCISES) if isinstance(EXERCISES[name], Lab)}
-FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
 # How much of the point each folded solution earns at least, on the notebook's problems and on others.
 EARNS = {"lab_schedule": 0.92, "lab_pricing": 0.99, "lab_placement": 0.99, "lab_roofline": 1}
 # By day, of all problems and of hidden ones: those of the others take their time.
@@ -71,17 +71,6 @@ def _baseline(name):
 
 def _hidden(name, seed=7):
     return replace(LABS[name], inputs=partial(LABS[name].inputs, seed))
-
-
-def test_there_is_a_notebook_for_each_and_it_names_the_function():
-    assert {path.stem for path in notebooks_dir().glob("lab_*.ipynb")} == set(LABS) == set(EARNS)
-    for name, lab in LABS.items():
-        function, _, arguments = lab.signature.partition("(")
-        code = "\n".join(_cells(name, "code"))
-        assert f"\n{function} = None\n" in f"\n{code}\n"
-        assert f'course.check("{name}", {function})' in code
-        assert f"def {BASELINES[name]}({arguments.rstrip(')')}):" in code
-        assert f"def {function}({arguments.rstrip(')')}):" in "\n".join(_cells(name, "markdown"))
 
 
 @pytest.mark.slow
@@ -240,11 +229,9 @@ def _wrong_deployments(given):
         (([one] * 1000, [1] * len(none)), "all pipelines together have"),
         (([none], [1] * len(none)), "do not hold"),
         (([one], none), "at these prices a whole pipeline costs nothing"),
-        (([one], [-1] * len(none)), "at least 0"),
         (([one[:-1]], [1] * len(none)), f"expected pipelines of {len(none)} numbers"),
         (([], [1] * len(none)), "expected pipelines"),
         (3, "expected (pipelines, prices)"),
-        ((3.5, [1] * len(none)), "expected (pipelines, prices)"),
     ]
 
 
@@ -254,10 +241,7 @@ def _wrong_placements(given):
         ([(1, 0), (1, 0)], "GPU 0 has two stages"),
         ([(1, 0)], f"that is 1 of {given.layers} layers"),
         ([(1, -1)], "is no stage"),
-        ([(1, len(given.ms))], "is no stage"),
-        ([(0, 1)], "is no stage"),
         ([], "expected a list of (layers, GPU)"),
-        ([3.5], "expected a list of (layers, GPU)"),
     ]
 
 
@@ -267,7 +251,6 @@ def _wrong_times(given):
         ([1.0] * (n - 1), f"expected a list of {n} times"),
         ([0.0] * n, "more than 0"),
         ([math.nan] * n, "more than 0"),
-        (["1"] * n, "more than 0"),
         (None, f"expected a list of {n} times"),
     ]
 
@@ -316,15 +299,6 @@ def test_arrays_tuples_and_whole_floats_are_worth_what_lists_are(name):
     assert arrays.value == pytest.approx(lists.value)
     crossed = plain_answers._value(plain_answers._plain(iter(_in_arrays(mine(*given)))))
     assert plain(crossed) == arrays.answer
-
-
-def test_plain_data_are_lists_ints_and_floats():
-    given = np.int64(3), [np.float64(8), 0.5], range(2), np.array([[1, 2.5]]), True, None, "F0"
-    made = plain(given)
-    assert made == [3, [8, 0.5], [0, 1], [[1, 2.5]], True, None, "F0"]
-    assert [type(each) for each in made[1]] == [int, float]
-    assert type(made[0]) is int
-    assert math.isnan(plain(np.float64("nan")))
 
 
 def test_a_function_that_ends_python_is_wrong_and_ends_nothing():
@@ -450,54 +424,3 @@ def test_a_roofline_that_is_known_is_right_and_hidden_from_the_function():
         assert 0.9 < np.median(late) < 1.1
         slowest.append(max(late))
     assert 1.5 < np.median(slowest) <= max(slowest) < 6
-
-
-def test_the_problems_of_a_lab_are_at_hand():
-    assert pl.course.lab_problems("lab_roofline") == LABS["lab_roofline"].inputs()
-    with pytest.raises(pl.errors.UnknownName, match=r"there is no lab '05\.1'"):
-        pl.course.lab_problems("05.1")
-    said = str(pl.course.check("lab_schedule", 3))
-    assert said.startswith(
-        "exercise lab_schedule: not yet. Expected the function itself, as `def my_schedule("
-    )
-
-
-def _plain(ms, most, link, layers):
-    """Bisection with a complete search, the GPU that holds most first, ended after 3,000 steps at each time."""
-    gpus, left = range(len(ms)), 0
-
-    def longer(path, lacks, free, t, room):
-        nonlocal left
-        left -= 1
-        if lacks <= 0:
-            return path
-        if left <= 0 or sum(room[g] for g in free) < lacks:
-            return None
-        after = [g for g in free if room[g] and (not path or link[path[-1]][g] <= t)]
-        for g in sorted(after, key=lambda g: -room[g]):
-            if found := longer([*path, g], lacks - room[g], free - {g}, t, room):
-                return found
-        return None
-
-    times = {n * one for one, m in zip(ms, most, strict=True) for n in range(1, m + 1)}
-    times = sorted(times | {x for row in link for x in row if x})
-    low, high, best = 0, len(times) - 1, None
-    while low < high:
-        middle, left = (low + high) // 2, 3000
-        room = [min(m, times[middle] // one) for one, m in zip(ms, most, strict=True)]
-        found = longer([], layers, frozenset(gpus), times[middle], room)
-        low, high = (low, middle) if found else (middle + 1, high)
-        best = (found, room) if found else best
-    stages, lacks = [], layers
-    for gpu in best[0]:
-        stages.append((min(best[1][gpu], lacks), gpu))
-        lacks -= stages[-1][0]
-    return stages
-
-
-@pytest.mark.slow
-def test_a_plain_search_does_not_come_near_the_optimum_of_a_placement():
-    """As the notebook says: it spends its steps on orders of a wrong beginning."""
-    tries = _hidden("lab_placement").tries(_plain)
-    assert [each.wrong for each in tries] == [""] * len(tries)
-    assert 0.2 < np.mean([each.share for each in tries]) < 0.6

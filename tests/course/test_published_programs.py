@@ -23,7 +23,6 @@ from pipelab.course.ledger.published_programs import (
     scheduler_bubble_fraction_gpipe,
     scheduler_memory_ratio,
 )
-from pipelab.course.n14 import plot_faults
 
 
 def scheduler(stages, rank, plan="GPipe", layers=8):
@@ -110,14 +109,3 @@ def test_every_fault_shows_on_some_of_its_inputs_the_smallest_first(fault):
     assert fault.caught_by in PROPERTIES
     sizes = list(map(size, fault.inputs))
     assert sizes == sorted(sizes)
-
-
-def test_every_fault_is_in_the_figure_under_the_property_that_catches_it():
-    assert len({(fault.program, fault.name) for fault in FAULTS}) == len(FAULTS) > 30
-    figure = plot_faults(FAULTS)
-    assert [bar.name for bar in figure.data] == ["pmetal", "scheduler", "boostr"]
-    for bar in figure.data:
-        caught = [f.caught_by for f in FAULTS if f.program == bar.name]
-        assert list(bar.x) == [caught.count(broken) for broken in PROPERTIES]
-    told = f"15 of {len(FAULTS)} faults break the property that an input without"
-    assert figure.layout.title.text.startswith(told)

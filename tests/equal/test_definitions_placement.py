@@ -3,7 +3,6 @@
 import dataclasses
 from itertools import combinations, pairwise
 
-import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -195,56 +194,6 @@ def test_every_family_says_the_same_as_the_engines_at_random_points():
                 assert len(block) == max(1, family.size)
                 beyond = np.maximum(block.lower - block.matrix @ x, block.matrix @ x - block.upper)
                 assert np.ravel(family.violation()) == pytest.approx(np.maximum(beyond, 0)), name
-
-
-def _without(problem, *left_out):
-    """The optimum of the joint ILP without some of its families."""
-    allocations = candidates.list_allocations(problem)
-    connections = candidates.list_connections(problem, allocations)
-    families, variables = joint_ilp.state_families(problem, allocations, connections)
-    kept = [family for name, family in families.items() if name not in left_out]
-    program = cp.Problem(cp.Maximize(variables["t"]), kept)
-    program.solve(solver=cp.HIGHS, highs_options=joint_ilp.EXACTLY)
-    return None if program.status == cp.INFEASIBLE else program.value
-
-
-def _three_gpus(memory, between_first_two, to_third):
-    """tiny with layers of 25 GB on three different GPUs."""
-    tiny, kinds = pl.load_case("tiny"), ("A100", "V100", "T4")
-    links = dict.fromkeys([("A100", "T4"), ("V100", "T4")], to_third)
-    links["A100", "V100"] = between_first_two
-    cluster = pl.Cluster.from_counts(
-        dict.fromkeys(kinds, 1), dict(zip(kinds, memory, strict=True)), links
-    )
-    return dataclasses.replace(oracle.heavier(tiny, 25), cluster=cluster)
-
-
-@pytest.mark.slow
-def test_which_families_follow_from_others():
-    """As the notes of `state_families` say."""
-    hard = _three_gpus((60, 32, 32), 100, 12)
-    apart = _three_gpus((60, 60, 60), 3, 100)
-    heavy = oracle.heavier(pl.load_case("tiny"), 20)
-    nothing_fits = oracle.random_problem(0, layers=4, gpus=3, unlike=True)
-    problems = [hard, apart, heavy, nothing_fits]
-    whole = [_without(problem) for problem in problems]
-    assert whole == [pytest.approx(48), pytest.approx(65.36), pytest.approx(213.52), None]
-    ends = ("pipeline_start", "pipeline_end")
-    for rest in (("successor", "link_needs_receiver"), ("predecessor", "link_needs_sender")):
-        for problem, value in zip(problems, whole, strict=True):
-            assert _agrees(_without(problem, *ends, *rest), value)
-    for problem, value, left_out in (
-        (hard, 133.116, ["gpu_exclusivity"]),
-        (hard, 64.56, ["link_rate"]),
-        (hard, 64.56, ["link_bottleneck"]),
-        (hard, 64.56, ["successor", "predecessor"]),
-        (hard, 64.56, ["successor", "link_needs_sender"]),
-        (apart, 134.616, ["link_needs_sender", "link_needs_receiver"]),
-        (heavy, 215.52, ["stage_rate"]),
-        (heavy, 215.52, ["stage_bottleneck"]),
-        (nothing_fits, 177.4147, ["layer_coverage"]),
-    ):
-        assert _without(problem, *left_out) == pytest.approx(value, rel=1e-6), left_out
 
 
 def _counts(problem):

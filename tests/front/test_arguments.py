@@ -46,7 +46,7 @@ ASKED = {
     "Workload": (pl.Workload, {"sequence_length": 10, "batch_size": 1}, ()),
     "LayerTimes": (pl.LayerTimes, {"ms_per_layer": {"A": 1}}, ()),
 }
-PARTS = 16  # of the odd values: a quarter of them each day, the others at night
+PARTS = 32  # of the odd values: an eighth of them each day, the others at night
 LEFT = {("solve", "budget", Fraction)}  # refused elsewhere
 
 

@@ -120,14 +120,3 @@ GPU = pl.GPU("A", 1, machine="h")
 def test_machines_that_cannot_be_are_refused(gpus, index, message):
     with pytest.raises(pl.errors.InvalidValue, match=message):
         pl.Cluster(tuple(gpus), PAIR, index=index)
-
-
-def test_a_node_of_counts_lies_in_one_machine():
-    with pytest.raises(
-        pl.errors.InvalidValue, match="per_machine = 6: expected a multiple of per_node = 4"
-    ):
-        pl.Cluster.from_counts({"A": 8}, 1, 1, per_node=4, node_gb_per_s=1, per_machine=6)
-    with pytest.raises(
-        pl.errors.PipelabError, match=r"gpus_per_machine.*expected a multiple of gpus_per_node"
-    ):
-        pl.hardware.cluster_of_counts({"L4": 8}, 4, gpus_per_machine=6)

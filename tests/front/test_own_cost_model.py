@@ -5,25 +5,22 @@ import copy
 import dataclasses
 import pickle
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import oracle
 import pipelab as pl
+from clone import parsed_package, text_of
 from pipelab.costs import WrappedCosts
 from pipelab.engine.instance import BestModeCosts
 from pipelab.engine.runs_on import EngineStages
 from pipelab.flows import exhaustive_flow
 from pipelab.problem import CostModel
 
-ROOT = Path(__file__).parents[2]
-
 
 def of_the_page():
-    page = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    (code,) = re.findall(r"```python\n(.*?)```", text_of("docs/adding.md"), flags=re.S)
     space = {"__name__": __name__}
     exec(code, space)
     return space["FixedAndPerLayer"]
@@ -176,12 +173,13 @@ ABOUT_ONE = {"cases_csv", "type_count", "author_segments", "measurements", "meas
 
 def test_nobody_asks_of_which_class_a_cost_model_is_or_whether_it_has_an_attribute():
     classes = {"LayerTimes", "LinearThroughput", "Roofline", "Measured"}
-    for path in sorted((ROOT / "pipelab").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in parsed_package().items():
+        stem = path.rpartition("/")[2].removesuffix(".py")
+        for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
             asked, names = [ast.unparse(argument) for argument in node.args[:2]], node.func.id
-            if names in ("getattr", "hasattr") and path.stem != "best_schedules":  # of `StageCosts`
+            if names in ("getattr", "hasattr") and stem != "best_schedules":  # of `StageCosts`
                 assert not re.search(r"(\bcosts|problem\.model)$", asked[0]), (path, node.lineno)
-            if names == "isinstance" and path.stem not in ABOUT_ONE:
+            if names == "isinstance" and stem not in ABOUT_ONE:
                 assert not classes & set(re.findall(r"\w+", asked[1])), (path, node.lineno)

@@ -48,28 +48,9 @@ def test_where_the_aggregated_search_is_refused_the_joint_ilp_answers_and_says_w
         pl.solve(pl.load_case("demo", max_gpus_per_stage=3, batch_split="balanced"))
 
 
-def test_the_objective_is_what_is_solved_for(tiny):
-    problem = with_link_units(tiny, "tokens")
-    gpus = tuple(dataclasses.replace(gpu, usd_per_hour=1.0) for gpu in problem.cluster.gpus)
-    problem = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, gpus=gpus))
-    assert pl.solve(problem, objective="throughput").objective is None
-    for objective, name in (("latency", "seconds_per_pass"), ("cost", "usd_per_million_tokens")):
-        job = pl.solve_in_background(problem, objective=objective, at_least=1)
-        assert job.result().objective.name == name
-    assert pl.solve(problem, objective="rate").memory_for == 1
-    assert pl.solve_in_background(tiny, "even").result().throughput > 0  # it tells no progress
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (
-            {"stop": 3},
-            "solve: stop = 3: expected a threading.Event, a function of Progress, or None",
-        ),
-        ({"on_progress": 3}, "expected a function of Progress, or None"),
-        ({"gap": float("inf")}, "expected a share, a finite number of at least 0"),
-        ({"time_limit": -1}, "expected seconds, at least 0, or None"),
         ({"method": "joint", "objective": "latency"}, "expected 'auto' or 'aggregated'"),
         ({"objective": "latncy"}, "no objective 'latncy'; did you mean 'latency'"),
         ({"form": "tight"}, "'auto' has no option 'form'"),
@@ -251,17 +232,6 @@ def test_an_error_reaches_the_caller(two_stages):
     program.objective[-1] = 1e25  # infinite for SCIP, which raises a class without a name
     with pytest.raises(pl.PipelabError, match=r"SCIP cannot compute .*method='aggregated'"):
         scip.run(program)
-
-
-def test_a_result_explains_itself(tiny):
-    result = pl.solve(tiny, "joint")
-    assert result.gap == 0
-    assert "301.8 tokens/s with 1 in flight, proven optimal" in str(result)
-    assert "layers 1–4 on [0, 1]" in str(result)
-    assert result.to_frame()["variables"][0] == 1041
-    assert "stage 1" in result.to_dict()["bottlenecks"]
-    assert "301.8</td>" in result._repr_html_()
-    assert result.solver.startswith("SCIP 1")
 
 
 def test_an_incumbent_is_reported_with_its_value_or_not_at_all(tiny):

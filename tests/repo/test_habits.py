@@ -3,22 +3,16 @@
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 import pipelab as pl
-from pipelab.files.bundled_folders import in_clone
+from clone import PROJECT, ROOT, text_of
 
-ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
-
-pytestmark = pytest.mark.skipif(
-    not in_clone(), reason="about the clone, and this is an installed package"
-)
 
 
 def _yaml(path):
@@ -37,21 +31,11 @@ def _against_schema(schema, *paths):
 
 
 def test_the_version_is_the_same_everywhere():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    newest = re.search(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    newest = re.search(r"^## (\S+)$", text_of("CHANGELOG.md"), re.M)
     cited = _yaml(ROOT / "CITATION.cff")
-    assert {pl.__version__, newest[1], str(cited["version"])} == {project["version"]}
-    assert [one["name"] for one in cited["authors"]] == [a["name"] for a in project["authors"]]
-    assert cited["license"] == project["license"]
-
-
-def test_the_binder_badge_stands_in_the_readme_once_there_is_an_address():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    address = project["urls"].get("Repository", "")
-    readme, cited = (ROOT / "README.md").read_text("utf-8"), _yaml(ROOT / "CITATION.cff")
-    assert ("mybinder.org" in readme) == bool(address)
-    assert address.removeprefix("https://github.com/") in readme
-    assert cited.get("repository-code", "") == address
+    assert {pl.__version__, newest[1], str(cited["version"])} == {PROJECT["version"]}
+    assert [one["name"] for one in cited["authors"]] == [a["name"] for a in PROJECT["authors"]]
+    assert cited["license"] == PROJECT["license"]
 
 
 @pytest.mark.slow
@@ -73,45 +57,21 @@ def test_the_workflow_runs_the_tests_and_publishes_the_site_it_built():
     runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     assert ".ci/run" in runs
     (built,) = [run for run in runs if "sphinx-build" in run]
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert built.removesuffix(" site") + " FOLDER" in readme
     (published,) = [
         step["with"]["path"] for step in jobs["site"]["steps"] if "pages" in step.get("uses", "")
     ]
     assert published == built.split()[-1]
-    assert jobs["site"]["needs"] == "test"
-    assert jobs["publish"]["needs"] == "site"
-    assert not re.search(r"index-url|://", WORKFLOWS[0].read_text().replace("${{", ""))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (jobs["site"]["needs"], jobs["publish"]["needs"]) == ("test", "site")
+    # Ubuntu has no package of the browser; its image has one.
+    assert not [run for run in runs if "apt-get install" in run and "chrom" in run]
     (installed,) = re.findall(r"\.\[([\w,]+)\]", " ".join(runs))
-    assert set(installed.split(",")) <= set(project["optional-dependencies"])
-
-
-def test_jobs_take_the_browser_that_ubuntus_image_has():
-    """Ubuntu has no package of it; Debian has, and there `.ci/run` installs it if none of these is found."""
-    jobs = _yaml(WORKFLOWS[0])["jobs"].values()
-    runs = [
-        step["run"]
-        for job in jobs
-        if "ubuntu" in job["runs-on"]
-        for step in job["steps"]
-        if "run" in step
-    ]
-    assert not [run for run in runs if "apt-get install" in run and re.search("chrom", run)]
-    looked_for = re.search(
-        r"! command -v (.*) >", (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    )[1]
-    for reader in (ROOT / "tests" / "lab_session.py", ROOT / "docs" / "pages.py"):
-        assert ", ".join(map('"{}"'.format, looked_for.split())) in reader.read_text(
-            encoding="utf-8"
-        )
+    assert set(installed.split(",")) <= set(PROJECT["optional-dependencies"])
 
 
 def test_the_hooks_run_what_the_tests_check():
     repos = _yaml(ROOT / ".pre-commit-config.yaml")["repos"]
     run = {hook["entry"].split()[0] for repo in repos for hook in repo["hooks"]}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = project["optional-dependencies"]["test"]
+    listed = PROJECT["optional-dependencies"]["test"]
     assert run == {"ruff", "nbstripout"} <= {re.match(r"[\w-]+", line)[0] for line in listed}
 
 

@@ -1,4 +1,4 @@
-"""Folders are layers, and imports go one way; heavy libraries have one home, and are not imported with pipelab."""
+"""Folders are layers, and imports go one way; heavy libraries are not imported with pipelab."""
 
 import ast
 import subprocess
@@ -10,26 +10,17 @@ from pathlib import Path
 import pytest
 
 import pipelab as pl
-from pipelab.files.bundled_folders import in_clone
+from clone import PACKAGE, parsed_package
 from pipelab.reproductions import REPRODUCTIONS, reproduction
 
-PACKAGE = Path(__file__).parents[2] / "pipelab"
-
-pytestmark = [
-    pytest.mark.slow,  # the whole package is parsed
-    pytest.mark.skipif(not in_clone(), reason="about the clone, and this is an installed package"),
-]
+pytestmark = pytest.mark.slow  # the whole package is parsed
 
 # Below all: the modules directly in pipelab/. Each folder may import what stands before it.
 LAYERS = ["files", "hardware", "writeup", "engine", "io", "figures", "widgets", "course", "cli"]
-HOMES = {
-    "plotly": ("figures", "widgets", "course"),
-    # 03 and 05 run rows that their readers write
-    "pyscipopt": ("engine.solvers.scip", "course.n03", "course.n05"),
-    "joblib": ("engine.sweeps.workers",),
-    "cvxpy": ("joint_ilp", "course.n05"),
-}
-NOT_WITH_PIPELAB = (*HOMES, "numpy", "pydantic", "scipy", "pandas", "tqdm", "ipywidgets")
+NOT_WITH_PIPELAB = (
+    *("plotly", "pyscipopt", "joblib", "cvxpy"),
+    *("numpy", "pydantic", "scipy", "pandas", "tqdm", "ipywidgets"),
+)
 
 
 def _name(path: Path) -> str:
@@ -39,8 +30,8 @@ def _name(path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def trees() -> dict[str, ast.Module]:
-    """Every module, parsed."""
-    return {_name(path): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+    """Every module, parsed, by its name."""
+    return {_name(PACKAGE / path): tree for path, tree in parsed_package().items()}
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +71,6 @@ def test_names_are_imported_from_where_they_lie(edges):
     """Not through a package's list of public names."""
     doors = {_name(stub) for stub in PACKAGE.rglob("__init__.pyi")}
     assert [module for module in edges if edges[module] & doors] == []
-
-
-def test_heavy_libraries_have_one_home(edges):
-    for module in edges:
-        imported = {name.partition(".")[0] for name in edges[module]} & set(HOMES)
-        for library in imported:
-            assert module.removeprefix("pipelab.").startswith(HOMES[library]), (module, library)
 
 
 def test_importing_pipelab_loads_no_heavy_library():

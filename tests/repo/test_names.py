@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelab.files.bundled_folders import in_clone
+from clone import parsed_package
 
-PACKAGE = Path(__file__).parents[2] / "pipelab"
-
-pytestmark = [
-    pytest.mark.slow,  # the whole package is parsed
-    pytest.mark.skipif(not in_clone(), reason="about the clone, and this is an installed package"),
-]
+pytestmark = pytest.mark.slow  # the whole package is parsed
 
 EMPTY_BEGINNINGS = ("The same", "Those", "What is none", "So many", "As many as", "None of")
 TABLE_ROWS = {"Family", "_Form"}  # their columns have one order, which the table shows
@@ -25,10 +20,7 @@ POSITIONAL = "bounds"
 @pytest.fixture(scope="module")
 def trees() -> dict[str, ast.Module]:
     """Every module of the package, parsed, by its path in the package."""
-    return {
-        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8"))
-        for path in PACKAGE.rglob("*.py")
-    }
+    return parsed_package()
 
 
 def _classes(tree):

@@ -5,25 +5,15 @@ import struct
 
 import pytest
 
+from clone import text_of
 from make_pictures import FOLDER, MOST_BYTES, PICTURES, WIDTH
-from pipelab.files.bundled_folders import in_clone
-
-pytestmark = pytest.mark.skipif(
-    not in_clone(), reason="about the clone, and this is an installed package"
-)
 
 
 def test_readme_and_tour_show_every_explorer():
-    root = FOLDER.parent.parent
-    text = "".join(
-        (root / page).read_text(encoding="utf-8") for page in ("README.md", "docs/using.md")
-    )
+    text = text_of("README.md") + text_of("docs/using.md")
     shown = dict(re.findall(r"!\[([^\]]+)\]\((?:docs/)?img/(\w+)\.png\)", text))
-    assert (
-        sorted(shown.values())
-        == sorted(PICTURES)
-        == sorted(path.stem for path in FOLDER.glob("*.png"))
-    )
+    stored = {path.stem for path in FOLDER.glob("*.png")}
+    assert set(shown.values()) == set(PICTURES) == stored
     assert all(shown)  # what is in it, for those who do not see it
 
 

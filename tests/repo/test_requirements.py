@@ -1,26 +1,16 @@
 """The locked and the lowest versions agree with pyproject.toml, and name no registry."""
 
 import re
-import subprocess
-import sys
-import tomllib
-from pathlib import Path
 
 import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipelab.files.bundled_folders import in_clone
+from clone import PYPROJECT, ROOT
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "requirements"
 
-pytestmark = pytest.mark.skipif(
-    not in_clone(), reason="about the clone, and this is an installed package"
-)
-
-PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 LAB = [*PYPROJECT["project"]["dependencies"], *EXTRAS["lab"]]
 RUN = [*LAB, *EXTRAS["schedules"], *PYPROJECT["build-system"]["requires"]]
@@ -97,15 +87,3 @@ def test_the_lowest_versions_are_the_bounds_of_pyproject():
         assert found.split(".")[:2] == (bound.version.split(".") + ["0"])[:2], (
             f"{line}, tested with {found}"
         )
-
-
-@pytest.mark.slow
-def test_the_first_figure_of_a_kernel_does_not_wait_for_a_grammar():
-    """From jsonschema 4.25 on, the import of nbformat builds one by lark: two seconds (see pyproject.toml)."""
-    code = """
-import sys, pipelab as pl
-pl.plot(pl.load_case("tiny"), pl.Placement.of([(4, (0,))]))._repr_mimebundle_()
-print("nbformat" in sys.modules, "lark" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "True False"

@@ -19,16 +19,10 @@ import pytest
 from nbformat.v4 import new_output
 
 import pipelab as pl
+from clone import ROOT, text_of
 from lab_session import CHROMIUM
 from pipelab.course.checks import EXERCISES
 from pipelab.course.outline import notebooks_of_the_course
-from pipelab.files.bundled_folders import in_clone
-
-ROOT = Path(__file__).parents[2]
-
-pytestmark = pytest.mark.skipif(
-    not in_clone(), reason="about the clone, and this is an installed package"
-)
 
 
 def _module(name):
@@ -42,7 +36,7 @@ def test_the_page_for_instructors_says_what_the_notebooks_say():
     """Otherwise: python docs/make_instructors.py."""
     pages = _module("make_instructors").pages()
     for name, text in pages.items():
-        assert text == (ROOT / "docs" / name).read_text(encoding="utf-8"), name
+        assert text == text_of(f"docs/{name}"), name
     made = pages["instructors.md"]
     named = set(re.findall(r"\b\d\d\.\d(?= \()", pages["points.md"]))
     labs = set(re.findall(r"\.\./notebooks/(lab_\w+)\.ipynb", made))
@@ -52,8 +46,8 @@ def test_the_page_for_instructors_says_what_the_notebooks_say():
 
 def test_the_sessions_of_the_term_show_every_notebook_and_set_every_lab_after_it():
     """And nothing that is optional; every section is there, and what is to be changed."""
-    page = (ROOT / "docs" / "sessions.md").read_text("utf-8").replace("\n  ", " ")
-    points = (ROOT / "docs" / "points.md").read_text("utf-8")
+    page = text_of("docs/sessions.md").replace("\n  ", " ")
+    points = text_of("docs/points.md")
     spare = set(re.findall(r"^\| (\d\d\.\d) .*?, optional \|", points, re.M))
     books = {book.number: book.file for book in notebooks_of_the_course()}
     shown: set[str] = set()
@@ -66,7 +60,7 @@ def test_the_sessions_of_the_term_show_every_notebook_and_set_every_lab_after_it
             r"\[(\d\d)\]\(../notebooks/(.*?)\): ([^·]*)", show
         ):
             assert file == books[number]
-            text = (ROOT / "notebooks" / file).read_text("utf-8")
+            text = text_of(f"notebooks/{file}")
             for section in re.sub(r" \(\d+ minutes\)$", "", sections.strip()).split("; "):
                 assert json.dumps(f"## {section}", ensure_ascii=False)[:-1] in text, section
             shown.add(number)
@@ -86,24 +80,14 @@ def test_the_answers_of_the_exam_are_computed():
     assert (results.failed, results.attempted) == (0, 23)
 
 
-def test_a_rubric_is_about_what_the_notebook_asks(tmp_path, monkeypatch):
-    module, text = _module("make_instructors"), (ROOT / "docs" / "rubrics.toml").read_text("utf-8")
-    asked = '"Is it better to leave them idle?"'
-    assert text.count(asked) == 1
-    (tmp_path / "rubrics.toml").write_text(text.replace(asked, '"Is it blue?"'), encoding="utf-8")
-    monkeypatch.setattr(module, "RUBRICS", tmp_path / "rubrics.toml")
-    with pytest.raises(SystemExit, match="00: 0 questions of the notebook"):
-        module.pages()
-
-
 def test_a_placement_is_computed_as_its_page_says():
-    page = (ROOT / "docs" / "how_a_placement_is_computed.md").read_text(encoding="utf-8")
+    page = text_of("docs/how_a_placement_is_computed.md")
     code = "\n\n".join(re.findall(r"```pycon\n(.*?)```", page, flags=re.S))
     examples = doctest.DocTestParser().get_doctest(code, {}, "the page", None, 0)
     results = doctest.DocTestRunner().run(examples)
     assert (results.failed, results.attempted) == (0, 29)
     for path, names in re.findall(r"`(pipelab/[\w/]+\.py)`: ([`\w, ]+) \|", page):
-        text = (ROOT / path).read_text(encoding="utf-8")
+        text = text_of(path)
         for name in re.findall(r"\w+", names):
             assert re.search(rf"(def|class) {name}\b|\b{name}:", text), (path, name)
 
@@ -115,17 +99,6 @@ def test_pictures_of_the_start_page_stand_below_headings_that_there_are(monkeypa
         wanted = f"^##+ {re.escape(heading)}$"
         (at,) = [n for n, cell in enumerate(cells) if re.search(wanted, cell.source, re.M)]
         assert any(c.cell_type == "code" and "plot" in c.source for c in cells[at:])
-
-
-def test_the_pages_name_files_that_there_are():
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    folders, named = "pipelab|tests|docs|data|notebooks|requirements", 0
-    for page in pages:
-        text = page.read_text(encoding="utf-8")
-        for path in re.findall(rf"`(?:python )?((?:{folders})/[\w/.-]+)`", text):
-            named += 1
-            assert (ROOT / path).exists() or "nNN" in path, (page.name, path)
-    assert named > 50
 
 
 @cache
@@ -171,7 +144,7 @@ needs_chromium = pytest.mark.skipif(
 )
 
 
-@pytest.mark.browser
+@pytest.mark.nightly  # half a minute; CI's job `site` builds all of it on each push
 @needs_chromium
 def test_every_link_of_the_site_leads_somewhere(site):
     pages = list(site.rglob("*.html"))
@@ -195,6 +168,7 @@ def test_every_link_of_the_site_leads_somewhere(site):
         assert f"pipelab.{name}" in anchors["docs/reference.html"], name
 
 
+@pytest.mark.nightly
 @pytest.mark.browser
 @needs_chromium
 def test_the_site_reads_in_a_browser_from_its_folder(site):
@@ -253,7 +227,7 @@ def test_a_student_is_led_to_no_page_for_lecturers(monkeypatch):
             config=SimpleNamespace(root_doc="docs/index"),
             tags=SimpleNamespace(has=tags.__contains__),
         )
-        source = [(ROOT / "docs" / "index.md").read_text(encoding="utf-8")]
+        source = [text_of("docs/index.md")]
         pages._generated(app, "docs/index", source)
         assert source[0].count("<b>Teach</b>") == source[0].count("\ninstructors\n") == doors
         assert source[0].count("{toctree}") == 3 + doors

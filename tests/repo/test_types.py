@@ -3,20 +3,11 @@
 import re
 import subprocess
 import sys
-import tomllib
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
-from pipelab.files.bundled_folders import in_clone
-
-ROOT = Path(__file__).parents[2]
-
-pytestmark = pytest.mark.skipif(
-    not in_clone(), reason="about the clone, and this is an installed package"
-)
-
+from clone import PYPROJECT, ROOT
 
 REVEALED = """
 import pipelab as pl
@@ -39,8 +30,7 @@ reveal_type(pl.errors.TooLarge)
 def test_mypy_finds_nothing_and_an_editor_knows_what_public_functions_return(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(REVEALED, encoding="utf-8")
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    files = [*settings["tool"]["mypy"]["files"], str(script)]
+    files = [*PYPROJECT["tool"]["mypy"]["files"], str(script)]
     command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache"), *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
