@@ -8,7 +8,6 @@ import pytest
 import pipelab as pl
 from pictures import CUT, HELD, rings
 from pipelab import course
-from pipelab.candidates import list_allocations
 from pipelab.course.n05 import leave_out
 from pipelab.display import number
 
@@ -88,9 +87,6 @@ def test_every_frame_has_the_prompts_where_the_timeline_has_them(prompts):
         assert len({(int(at), at % 1 >= 0.64) for at in working}) == len(working)  # one each
     assert set(figure.frames[0].data[0].x[1:]) == {-0.4}
     assert set(figure.frames[-1].data[0].x) == {6.0}
-    said = "Once the pipeline is full, a prompt leaves every 2,684 ms: the link from GPU 4 to GPU 7"
-    assert figure.layout.title.text.replace("<br>", " ").startswith(f"{said} takes that long")
-    assert len(figure.to_json()) < 60_000
     with pytest.raises(pl.errors.InvalidValue, match=r"plot_moving: prompts.*expected 2 to 12"):
         course.plot_moving(THREE_SITES, plan, 13)
     with pytest.raises(pl.errors.InvalidValue, match="expected one of A100, L4 next"):
@@ -109,16 +105,6 @@ def test_every_frame_has_the_prompts_where_the_timeline_has_them(prompts):
             [100, 200, 400], {"a": 200, "b": 200 * (1 + 1e-12), "c": 400},
             "C is as fast as the best of all placements, 400 tokens/s",
             ["<b>a and b</b> 200 beats 33%", "<b>best and c</b> 400 beats 67%"],
-        ),
-        (
-            [0, 100], {"even": 0},
-            "No rule finds a placement that fits; the best has 100 tokens/s",
-            ["<b>best</b> 100 beats none"],
-        ),
-        (
-            [*range(1, 100_001), 100_000], {"good": 99_999},
-            "Good beats over 99.99% of the placements that fit; the best is 0% faster",
-            ["<b>good</b> 99,999 beats over 99.99%", "<b>best</b> 100,000 beats over 99.99%"],
         ),
     ],
 )  # fmt: skip
@@ -164,19 +150,6 @@ def test_the_last_bit_of_a_rate_is_no_error():
     assert outcome(None, 100) == "called infeasible, but is not"
 
 
-@pytest.mark.parametrize(
-    ("prices", "says"),
-    [([19, 4, 2], "all GPUs cost 81 layers: prices"), ([17, 4, 2.5], "77 of 80 layers: 3")],
-)
-def test_prices_stand_end_to_end_beside_all_layers(prices, says):
-    figure = course.plot_prices(course.one_network(2), {6000: [18.5, 4, 2.5], 7000: prices}, 6000)
-    assert title(figure).startswith("At 7,000 tokens/s, just above the optimum, ")
-    assert says in title(figure)
-    last = [trace.x[-1] for trace in figure.data if trace.type == "bar"]
-    assert last == [n * u for n, u in zip((3, 4, 4), prices, strict=True)]
-    assert figure.layout.shapes[0].x0 == 80
-
-
 @pytest.mark.slow
 def test_leaving_out_exclusivity_is_found_out_by_the_evaluator(two_stages):
     links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
@@ -191,12 +164,3 @@ def test_leaving_out_exclusivity_is_found_out_by_the_evaluator(two_stages):
     assert leave_out(hard, "successor", "predecessor").verdict == "it yields only 48 tokens/s"
     with pytest.raises(pl.errors.UnknownName, match="'sucessor'; did you mean 'successor'"):
         leave_out(hard, "sucessor")
-
-
-def test_what_a_choice_claims_is_held_against_the_placement():
-    problem = course.seven_gpus(40, t4s=0)
-    candidates = list_allocations(problem)
-    z = [(a.layers, a.gpus) == (range(2), (0,)) for a in candidates]
-    assert "; the placement reaches 3,200" in title(
-        course.plot_choice(problem, candidates, z, 6400)
-    )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from newest_folders import PRICES, write_folder
 
@@ -203,6 +203,7 @@ def _outcome(load: Callable[[], Any], name: str) -> Any:
 def test_a_spoilt_file_is_read_whole_or_refused(door, name):
     files, load, count = DOORS[door]
 
+    @settings(max_examples=settings().max_examples // 2)  # of each of many files
     @given(spoilt(files[name]))
     def look(data: bytes) -> None:
         with tempfile.TemporaryDirectory() as place:

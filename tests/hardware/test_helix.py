@@ -7,7 +7,6 @@ import pytest
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_flow
 
-import pipelab as pl
 from pipelab import course
 
 
@@ -29,23 +28,3 @@ def test_what_helix_ships_yields_what_it_reports(name):
     flow = maximum_flow(whole, source, sink).flow_value / 1000
     assert flow == pytest.approx(of.reported, abs=0.1)
     assert flow <= of.reported_bound
-
-
-def test_another_name_is_refused_with_the_nearest():
-    with pytest.raises(pl.errors.UnknownName, match=r"Helix ships no 'geo42'; .*'geo24'"):
-        course.helix_cluster("geo42")
-
-
-@pytest.mark.slow
-def test_a_deployment_is_at_least_as_good_as_one_pipeline():
-    of = course.helix_cluster("single24")
-    ms = {m: {(k, 1): 1000 / r for k, r in rates.items()} for m, rates in of.rates.items()}
-    costs = pl.hardware.Measured(ms, pl.LayerTimes(dict.fromkeys(ms, 1)), beyond="leave out")
-    gpus = [pl.GPU(m, 100) for m in of.machines[:12]]
-    cluster = pl.Cluster(gpus, of.links[:12, :12] * 8192 * 2 / 1e9)
-    model = pl.Model("Llama-2-70B", of.layers, 8192, 28672, 1)
-    problem = pl.Problem(cluster, model, pl.Workload(1, 1, "decode"), costs, name=of.name)
-    one, several = pl.solve(problem), pl.deploy(problem)
-    assert one.status == "optimal"
-    assert one.throughput <= several.throughput <= several.bound
-    assert several.throughput == pytest.approx(pl.evaluate(problem, several).throughput)

@@ -51,16 +51,6 @@ def test_hidden_state_and_residual_travel_apart_in_vllm(engine, tensors):
     assert hop == pytest.approx(1e-5 + 4000 * 4096 * 2 / 450e9)
 
 
-def test_a_long_prompt_works_in_chunks():
-    """16 × 8,192 tokens: 9.7 GB of activations if they all passed at once, 0.6 GB for 8,192 of them."""
-    gpu = pl.GPU("H100-SXM", 85)
-    for engine, tokens in (("vLLM", 8192), ("vLLM 0.2", 16 * 8192), ("llama.cpp", 512)):
-        load, cluster = pl.Workload(8192, 16), pl.Cluster((gpu,), [[1.0]])
-        problem = _problem(cluster, LLAMA, load, engine=engine)
-        found = problem.costs.memory_parts(problem, gpu, range(32))["activations"]
-        assert found == pytest.approx(tokens * 2 * (2 * 4096 + 2 * 14336) / 1e9)
-
-
 def test_an_answer_is_timed_at_its_mean_context_or_at_its_last_token_with_memory_for_all_of_it():
     def stage(length, phase="decode", **load):
         load = pl.Workload(length, 16, phase, **load)
