@@ -13,12 +13,13 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_notebook
 from typer.testing import CliRunner
 
 import pipelab as pl
+from pipelab.cli import grading
 from pipelab.cli.command_line import app
-from pipelab.cli.grading import _answers, _checks, _exercises, _test, grade, grade_folder
+from pipelab.cli.grading import _checks, _exercises, grade, grade_folder
 from pipelab.cli.grading import _run as _run_notebook
 from pipelab.course import plain_answers
 from pipelab.course.checks import EXERCISES
@@ -209,27 +210,6 @@ def test_a_copy_is_of_the_notebook_that_its_checks_belong_to():
     assert _exercises(Path("lab_pricing_smith.ipynb"), []) == ["lab_pricing"]
 
 
-def test_of_a_check_that_is_interrupted_an_earlier_answer_is_not_taken_for_its_own():
-    """In a lab, the check of the baseline comes first."""
-    zero = {"answer": [0.0] * 30}
-    shown = new_output("display_data", {plain_answers.MIME: json.dumps({"returned": [zero] * 12})})
-    late = new_output("error", ename="KeyboardInterrupt", evalue="", traceback=[])
-    interrupted = "its check was interrupted after 60 s"
-
-    def why(outputs, stopped=""):
-        marked = {"pipelab-asks": "lab_roofline"}
-        cells = [new_code_cell("", metadata=marked, outputs=[*each]) for each in outputs]
-        said, missing = _answers(new_notebook(cells=cells), 60, stopped)
-        name = "lab_roofline"
-        return _test(name, said.get(name), missing.get(name, ""), 0)["output"]
-
-    earlier = "an earlier check of it counts, with 0 of 12 points"
-    assert why([[shown], [late]]) == f"{interrupted}; {earlier}"
-    assert why([[shown], []], "It ended early.") == f"It ended early; {earlier}"
-    assert why([]) == "no answer: its check is gone from the notebook"
-    assert "On input 0: expected seconds, more than 0" in why([[late], [shown]])
-
-
 # what one copy may have in it, and an honest student too
 ODD_CELLS = {
     "deep": f"pl.course.check('00.1', {'+'.join('1' * 900)})",
@@ -275,6 +255,20 @@ def test_a_folder_is_one_table_whatever_a_copy_has_in_it(odd, tmp_path):
     assert "expected a Jupyter notebook" in rows["07_torn.ipynb"][-1]
     assert (table["output"] != "").all()
     assert (table["score"] == "").sum() == len(table) - len(odd) - 1
+
+
+def test_an_error_of_one_copy_is_its_row(tmp_path, monkeypatch):
+    def grade_one(path, *limits):
+        if path.stem == "00_b":
+            raise AttributeError
+        return {"score": 1, "output": "", "tests": []}
+
+    for name in "abc":
+        (tmp_path / f"00_{name}.ipynb").touch()
+    monkeypatch.setattr(grading, "grade", grade_one)
+    table = grade_folder(tmp_path)
+    assert table["score"].fillna(0).tolist() == [1, 0, 1]
+    assert table["output"][1]
 
 
 @pytest.mark.slow

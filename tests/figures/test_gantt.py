@@ -48,17 +48,6 @@ def test_bars_are_the_timelines_actions_and_gaps_fill_the_rest_of_every_lane(nam
         assert lane[-1][1] == pytest.approx(found.makespan)
 
 
-def test_hover_says_what_an_action_and_a_gap_waited_for():
-    figure = pl.gantt(timeline(ranks=2, microbatches=2))
-    backward, forward, idle = (trace(figure, name) for name in ("backward", "forward", "idle"))
-    at = [tuple(row) for row in backward.customdata].index((0, 0, 0))  # stage, microbatch, rank
-    assert backward.hovertext[at] == "waited for 1B0 on rank 1"
-    assert forward.hovertext[:2] == ("waited for nothing", "its rank was busy with 0F0")
-    gaps = dict(zip(idle.hovertext, idle.text, strict=True))
-    assert gaps["rank 0 idle before 0B0"] == "waited for 1B0 on rank 1"
-    assert gaps["rank 1 idle at the end"] == "nothing left to do"
-
-
 def message_lines(found, **options):
     """From, to, and the two ranks."""
     lines = trace(pl.gantt(found, transfers=True, **options), "message")

@@ -47,6 +47,9 @@ def test_nothing_is_extrapolated_in_silence():
     ):
         with pytest.raises(pl.errors.InvalidValue, match=message):
             _tiny(table, **changes)
+    two = {t: {key: ms for key, ms in table.items() if key[0] < 4} for t, table in TABLE.items()}
+    result = pl.solve(_tiny(two, beyond="leave out"), "aggregated")
+    assert max(len(s.layers) for s in result.placement.stages) <= 2
 
 
 @pytest.mark.quick(2)

@@ -8,6 +8,7 @@ import pytest
 import tensor_shapes
 
 import pipelab as pl
+from spoiling import read_or_refused
 
 # Fields of published config.json files that say what a model is, and published totals, each with
 # the document that has it to the last digit ("total_from"); of Granite none was found.
@@ -98,6 +99,9 @@ REFUSED = {
     "windows in a family without them": (
         {"model_type": "llama", "layer_types": ["sliding_attention"] * 32}, "every layer of a llama model",
     ),
+    "a width that heads do not divide": (
+        {"num_attention_heads": 48, "hidden_size": 4100}, "a divisor of hidden_size = 4100",
+    ),
     "heads in unequal groups": ({"num_key_value_heads": 5}, "field 'num_key_value_heads': 5: expected a divisor"),
     "no key/value heads": ({"num_key_value_heads": ...}, "field 'num_key_value_heads': is missing"),
     "text for a number": ({"hidden_size": "4096"}, "field 'hidden_size': '4096': expected a whole number"),
@@ -109,6 +113,7 @@ REFUSED = {
     ),
     "no type": ({"model_type": ...}, 'an object with "model_type"'),
     "experts in every other layer": ({"decoder_sparse_step": 2}, "'decoder_sparse_step': 2", "Qwen3-30B-A3B"),
+    "experts in some layers": ({"mlp_only_layers": [4]}, "'mlp_only_layers': [4]", "Qwen3-30B-A3B"),
     "a shared expert of an odd width": (
         {"shared_expert_intermediate_size": 5633}, "a multiple of moe_intermediate_size = 1408", "Qwen1.5-MoE-A2.7B",
     ),
@@ -146,15 +151,7 @@ def test_a_strange_file_is_read_or_refused_in_one_sentence(name, tmp_path):
         texts.append(json.dumps({k: v for k, v in fields.items() if k != key}))
     for text in texts:
         path.write_text(text, encoding="utf-8")
-        try:
-            pl.load_model(path)
-        except pl.errors.InvalidData as error:
-            said = str(error)
-        else:
-            continue
-        assert str(path) in said
-        assert len(said) < 1000
-        assert "\x00" not in said
+        read_or_refused(lambda: pl.load_model(path), str(path))
 
 
 def test_names_and_paths_are_told_apart(tmp_path, monkeypatch):

@@ -32,14 +32,6 @@ def test_an_all_reduce_of_a_small_message_hardly_grows_with_the_number_of_gpus()
     assert seconds[1] - read / 4 == pytest.approx(seconds[2] - read / 8, rel=0.25)
 
 
-@pytest.mark.slow
-def test_the_quickest_on_eight_h100_cuts_every_layer_eight_ways():
-    load = pl.Workload(2048, 1, "decode")
-    problem = _problem(_node("H100-SXM", 8), pl.load_model("Llama-3-70B"), load, prefer="time")
-    result = pl.solve(problem, objective="latency")
-    assert [stage.degree for stage in result.evaluation.stages] == [8]
-
-
 @pytest.mark.parametrize(("engine", "tensors"), [("vLLM", 2), ("SGLang", 2), ("TensorRT-LLM", 1)])
 def test_hidden_state_and_residual_travel_apart_in_vllm(engine, tensors):
     problem = _problem(_node("H100-SXM", 2), LLAMA, pl.Workload(1000, 4), engine=engine)

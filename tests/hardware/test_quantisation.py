@@ -9,6 +9,7 @@ import tensor_shapes
 from test_model_config import ODD, PUBLISHED, _config, _written
 
 import pipelab as pl
+from spoiling import read_or_refused
 
 MODELS = ("Llama-3-8B", "Gemma-2B", "Qwen3-8B", "DeepSeek-V2-Lite", "Qwen2.5-72B")
 BITS = {"fp8": 8, "int8": 8, "int4": 4, "bf16": 16}
@@ -284,12 +285,4 @@ def test_odd_values_are_read_or_refused_in_one_sentence(seeds, tmp_path):
         where = rng.choice([one for one in (fields, inner, inner.get("weights")) if one])
         where[rng.choice([*where, "ignore", "kv_cache_scheme", "\x00" * 300])] = rng.choice(ODD)
         path = _written(tmp_path, _config("Llama-3-8B", quantization_config=fields))
-        try:
-            pl.load_model(path)
-        except pl.errors.InvalidData as error:
-            said = str(error)
-        else:
-            continue
-        assert str(path) in said, seed
-        assert len(said) < 1000, seed
-        assert said.isprintable(), seed
+        read_or_refused(lambda: pl.load_model(path), str(path))  # noqa: B023

@@ -261,3 +261,40 @@ def test_the_errors_of_measured_stages_are_those_of_their_predictions():
     )
     drawn = [y for trace in plot_measured_stages(stages).data for y in trace.y]
     assert sorted(drawn) == pytest.approx(sorted(100 * stages["error"]))
+
+
+def test_large_all_reduces_are_slower_where_the_engine_says_so():
+    """By hand: two all-reduces a layer, each moving 2 · 3/4 of tokens · width · 2 bytes."""
+    model = dataclasses.replace(pl.load_model("Llama-2-70B"), layers=1, vocab=1)
+    gpu, tokens = pl.GPU("A100-SXM-80", 80, None, "node", 300), 64 * 2**20 // (2 * model.d_model)
+    costs = pl.Roofline(engine="vLLM 0.2")
+    share, reached = costs.constants.large_allreduce, costs.constants.link_efficiency * 300e9
+    whole = dataclasses.replace(costs.constants, large_allreduce=None)
+    plain = dataclasses.replace(costs, engines={"vLLM 0.2": whole})
+
+    def more(load, degree, costs=costs):
+        times = [c.pass_seconds(model, load, gpu, range(1), degree) for c in (costs, plain)]
+        return times[0] - times[1]
+
+    one = 2 * 2 * 3 / 4 * 64 * 2**20 / reached
+    assert more(pl.Workload(tokens, 1), 4) == pytest.approx(one * (1 / share - 1))
+    assert more(pl.Workload(tokens // 2, 4), 4) == pytest.approx(2 * one * (1 / share - 1))
+    assert more(pl.Workload(tokens - 1, 1), 4) == more(pl.Workload(tokens, 1), 2) == 0
+    chunked = dataclasses.replace(costs.constants, chunk_tokens=tokens // 2)
+    chunked = dataclasses.replace(costs, engines={"vLLM 0.2": chunked})
+    assert more(pl.Workload(tokens, 1), 4, chunked) == 0
+
+
+def test_by_time_two_gpus_cut_the_layers_that_they_share_by_rate():
+    """Sharing one sequence, in turns, has the greater rate; cutting its layers halves the pass."""
+    gpus = tuple(pl.GPU("A100-SXM-40", 40, None, "node", 300.0) for _ in range(2))
+    problem = _problem(
+        cluster=pl.Cluster(gpus, np.full((2, 2), 100.0)), model=pl.load_model("Llama-3-8B"), max_gpus_per_stage=2,
+        workload=pl.Workload(2048, 1),
+    )  # fmt: skip
+    both = pl.Placement.of([(32, (0, 1))])
+    timely = dataclasses.replace(problem, costs=pl.Roofline(prefer="time"))
+    by_rate, by_time = (pl.evaluate(p, both) for p in (problem, timely))
+    assert (by_rate.stages[0].degree, by_time.stages[0].degree) == (1, 2)
+    assert by_time.seconds_per_pass < 0.7 * by_rate.seconds_per_pass
+    assert by_rate.throughput > by_time.throughput

@@ -126,3 +126,8 @@ def test_a_node_that_cannot_be_shared_is_refused():
     found = pl.hardware.node_mixes(pl.Roofline(), llama, load, gpu, 7)
     assert sorted(found["stages"]) == [1, 7]
     assert set(found["tensor_parallel"]) == {1}
+
+
+def test_other_cost_models_are_asked_too(tiny):
+    plan = pl.solve(tiny, "aggregated").placement
+    _compare_with_the_evaluator(tiny, plan, pl.hardware.capacity(tiny, plan))

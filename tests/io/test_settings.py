@@ -722,6 +722,11 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
     assert order == [
         ("x", 0), ("y", 0), ("y", 1), ("z", 0), ("z", 2), ("z", 1), ("z", 3),
     ]  # fmt: skip
+    # A plan that comes back to the last host serves the first of its GPUs there, too.
+    problem = _free(3, 3, ["a", "a", "b"])
+    again = pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), "llama.cpp")
+    _, calls = run(again, "1", HOSTS="x y", LINGER=together.format(2))
+    assert _after(calls[-1][1], "--rpc") == "x:50052,y:50052"
 
 
 def _measured():
