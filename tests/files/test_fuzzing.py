@@ -195,7 +195,7 @@ def test_a_spoilt_file_is_read_whole_or_refused(door, name):
                 (folder / other).write_text(text, encoding="utf-8")
             (folder / name).write_bytes(data)
             named = ".csv" if door.startswith("load_case") else name
-            found = read_or_refused(lambda: load(folder), named)
+            found = read_or_refused(lambda: load(folder), named, printable=False)
             if found is not None:
                 for counted, number in count(found).items():
                     assert number == _plain_rows(folder / counted), counted

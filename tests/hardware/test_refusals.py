@@ -72,8 +72,8 @@ def _facts(*rates):
 MISTAKES = [
     (lambda: pl.splits.split_minmax("abc", 2), "costs = 'abc': expected a list of numbers"),
     (lambda: pl.splits.bottleneck((range(2),), [1]), "costs = '1 values': expected at least 2"),
-    (lambda: TINY.costs.gpu_throughput("A10O", TINY.workload, 1, 1), "did you mean 'A10'"),
     (lambda: _seconds(gpu=pl.GPU("L44", 24)), r"gpu\.type = 'L44': did you mean 'L4'"),
+    (lambda: dataclasses.replace(TINY.model, work_factors=(1, 2)), "expected one for each of the 4 layers"),
     (lambda: plot_growth({}), "expected at least one"),
     (lambda: plot_verdicts(pl.course.reproduce([])), "expected at least one"),
     (lambda: pl.solve(TINY, objective="cost", at_least="3"), "at_least = '3': expected tokens/s"),

@@ -478,7 +478,7 @@ def _started(run, found, engine, hosts):
     return [places[r] for r in range(len(places))], asked
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", range(24))
 def test_ranks_lie_where_random_plans_have_them(run, case):
     rng, engine = np.random.default_rng(case), list(RANKS)[case % len(RANKS)]

@@ -176,6 +176,22 @@ def test_every_source_has_a_beginning_that_makes_a_problem():
             assert problem_of(mix) == pl.load_case(source, link_units="tokens")
 
 
+def test_a_cost_model_changes_what_it_says_and_nothing_else():
+    def of(source, costs):
+        return problem_of(beginning(source, costs=costs))
+
+    assert [of("tiny", costs).costs.efficiency for costs in cost_models("tiny")] == [0.85, 1]
+    engines = ({}, {"engine": "vLLM 0.2"}, {"engine": "llama.cpp"})
+    names = cost_models("Llama-3-8B")[:3]
+    assert [of("Llama-3-8B", name).costs for name in names] == [pl.Roofline(**e) for e in engines]
+    for source in ("tiny", "Llama-3-8B"):
+        first, *others = (of(source, costs) for costs in cost_models(source)[:3])
+        assert all(replace(other, costs=first.costs) == first for other in others)
+    known = pl.writeup.load_coefficients().coefficients
+    mix = beginning("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, costs="linear")
+    assert problem_of(mix).costs.coefficients == {"A100-SXM-40": known["A100"], "T4": known["T4"]}
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
