@@ -9,7 +9,6 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab import course
 from pipelab.course.n09 import arithmetic_intensity, measured_stages, plot_measured_stages
 from pipelab.engine.formulations.program_size import compositions
 from pipelab.hardware.pass_times import Demand, Span
@@ -188,20 +187,6 @@ def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physica
     # By hand: 855.65 M weights of 2 bytes at 0.8 · 1555 GB/s take 1.376 ms, and there is little
     # else.
     assert table["predicted"][0] == pytest.approx(855.6544e6 * 2 / (0.8 * 1555e9) * 1000, rel=0.03)
-
-
-def test_the_milliseconds_of_the_course_are_near_the_rooflines():
-    blocks = course.seven_gpus(layers_per_block=1)
-    quantised = pl.load_model("Llama-3-70B", precision="int4")
-    assert blocks.model.layer_weight_gb == pytest.approx(quantised.layer_weight_gb, rel=0.05)
-    own = [
-        (p, pl.load_model(p.model.name), 0.25) for p in (course.three_sites(), course.five_gpus())
-    ]
-    # int4 is dequantised first
-    for problem, model, off in (*own, (blocks, quantised, 0.4)):
-        for gpu in problem.cluster.kinds:
-            seconds = pl.Roofline().pass_seconds(model, problem.workload, gpu, range(1, 2))
-            assert problem.costs.ms_per_layer[gpu.type] == pytest.approx(1000 * seconds, rel=off)
 
 
 def test_the_parts_of_a_layers_time_add_up_to_what_a_stage_takes():
