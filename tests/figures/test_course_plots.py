@@ -8,6 +8,7 @@ import pytest
 import pipelab as pl
 from pictures import CUT, HELD, rings
 from pipelab import course
+from pipelab.candidates import list_allocations
 from pipelab.course.n05 import leave_out
 from pipelab.display import number
 
@@ -136,3 +137,21 @@ def test_a_rate_that_differs_in_its_last_bit_is_marked_with_its_equal():
     figure = course.plot_rates([100, 200, 400], {"a": 200, "b": 200 * (1 + 1e-12), "c": 400})
     marks = ["<b>a and b</b> 200 beats 33%", "<b>best and c</b> 400 beats 67%"]
     assert [note.text for note in figure.layout.annotations] == marks
+
+
+@pytest.mark.parametrize(
+    ("prices", "says"),
+    [([19, 4, 2], "all GPUs cost 81 layers: prices"), ([17, 4, 2.5], "77 of 80 layers: 3")],
+)
+def test_prices_stand_end_to_end_beside_all_layers(prices, says):
+    figure = course.plot_prices(course.one_network(2), {6000: [18.5, 4, 2.5], 7000: prices}, 6000)
+    assert says in title(figure)
+
+
+def test_what_a_choice_claims_is_held_against_the_placement():
+    problem = course.seven_gpus(40, t4s=0)
+    candidates = list_allocations(problem)
+    z = [(a.layers, a.gpus) == (range(2), (0,)) for a in candidates]
+    assert "; the placement reaches 3,200" in title(
+        course.plot_choice(problem, candidates, z, 6400)
+    )

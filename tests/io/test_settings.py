@@ -658,6 +658,20 @@ def test_chunks_are_dealt_out_and_interleaved_as_engines_do_it(microbatches):
     _refused(problem, few, "Megatron", "expected at least 2, one for each rank")
 
 
+def test_layers_that_differ_are_held_where_the_step_counts_them():
+    plan = pl.Placement.of([(4, (0,)), (4, (1,))])
+    cluster = pl.Cluster.from_counts({"H200-SXM": 2}, {"H200-SXM": 1e5}, 25)
+    load = pl.Workload(2048, 1, "training", microbatches=4)
+    model = replace(pl.load_model("DeepSeek-V3"), layers=8)  # dense layers first
+    problem = pl.Problem(cluster, model, load, pl.Roofline())
+    step = pl.timeline_of(problem, plan, training=True, schedule="Interleaved1F1B")
+    held = _torchtitans_rule(pl.settings(problem, step, "torchtitan").arguments, 8)
+    for rank, stage in enumerate(step.stages):
+        layers = [*held[rank][1], *held[rank + 2][1]]
+        state = sum(model.parameters(range(i, i + 1)) for i in layers) * 18e-9
+        assert stage.state_gb == pytest.approx(state)
+
+
 def test_megatron_is_told_the_sizes_of_the_model():
     """The parameters that Megatron's options stand for are those of the model."""
     cluster = pl.Cluster.from_counts({"H200-SXM": 1}, {"H200-SXM": 1e5}, 25)
