@@ -2,8 +2,13 @@
 
 import csv
 import io
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 from hypothesis import strategies as st
+
+import pipelab as pl
 
 ODD = (
     "", " ", "0", "-0", "-1", "1", "2.5", "1e3", "1e-400", "1e400", "1e308", "1000000000", "999999", "1_000", "0x10",
@@ -87,3 +92,18 @@ def _spoil(draw, table: list[list[str]]) -> None:
         case "add":
             for line in table:
                 line.append("1")
+
+
+def read_or_refused(load: Callable[[], Any], name: str, printable: bool = True) -> Any:
+    """Return what was read, or None where a sentence of pipelab's own refuses it, with the name of what is bad data."""
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # a parameter that nobody reads is said, and no fault
+        try:
+            return load()
+        except pl.PipelabError as error:
+            message, of_data = str(error), isinstance(error, pl.errors.InvalidData)
+    assert len(message) < 3000, f"{len(message)} characters are no sentence: {message[:200]} …"
+    assert message.isprintable() or not printable
+    assert name in message or not of_data, message
+    return None

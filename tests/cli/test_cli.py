@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelab.cli.command_line import app
-from pipelab.cli.open_notebooks import working_folder
-from pipelab.files.bundled_folders import notebook_files, notebooks_dir
+from pipelab.files.bundled_folders import notebook_files
 
 
 @pytest.mark.slow
@@ -53,8 +52,3 @@ def test_notebooks_are_copied_and_nothing_is_overwritten(tmp_path):
     assert str(mine.parent / "data.md") in copied
     assert "every notebook is in" in CliRunner().invoke(app, ["copy", str(mine.parent)]).stdout
     assert mine.read_text() == "my own work"
-
-
-def test_a_clone_opens_its_own_notebooks():
-    assert working_folder() == notebooks_dir()
-    assert (notebooks_dir() / "00_start_here.ipynb").is_file()

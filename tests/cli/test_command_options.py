@@ -172,24 +172,17 @@ def test_what_is_answered_is_said(run):
     """What a stream waits for: the traversal, or the interval times the number in flight."""
     answer = pl.solve(_problem())
     found = answer.evaluation
-    each = max(found.seconds_per_pass, found.in_flight * found.tokens / found.rate)
+    waited = max(found.seconds_per_pass, found.in_flight * found.tokens / found.rate)
     out = run("solve", *OWN)[1]
     assert out.startswith(answer.sentence.split(", proven")[0])
-    assert f"Method: aggregated, {answer.solver}" in out
-    assert f"{duration(each)} (TPOT), with {found.in_flight} in flight" in out
-    passed = pl.solve(_problem(load=pl.Workload(512, 4))).evaluation.seconds_per_pass
-    assert f"{duration(passed)} (TTFT)" in run("solve", *OWN, "--phase", "prefill")[1]
+    assert f"{duration(waited)} (TPOT), with {found.in_flight} in flight" in out
     out = run("solve", "medium")[1]  # its links have no time
     assert ("slowest_pair" in out, "(TPOT)" in out) == (True, False)
-    out = run("solve", *TRAINED)[1]
-    assert ("s per step" in out, "activations_gb" in out) == (True, True)
-    out = run("solve", *BIG, "--gpus", "a100=4,l4=4", "--batch", "16", "--runs-on", "vLLM")[1]
-    assert ("among plans that vLLM can start" in out, "vLLM's rules cost " in out) == (True, True)
+    assert "s per step" in run("solve", *TRAINED)[1]
     found = pl.deploy(_problem(), 500.0)
     out = run("deploy", *OWN, "--at-least", "500")[1]
     assert out.startswith(f"{number(found.usd_per_hour)} $ per hour: {found.count} pipeline")
     assert run("compare", "tiny")[1].count("proven") >= 3
-    assert "9,887,608,011" in run("count", "demo", "--max-gpus", "3")[1]
 
 
 @pytest.mark.slow
@@ -229,9 +222,6 @@ def test_a_plan_is_evaluated_with_all_its_rates(run, tmp_path):
     out = run("evaluate", saved, *OWN)[1]
     assert f"It holds {4 * expected.in_flight} sequences of {held.context:,} tokens, " in out
     assert f" or {held.sequences:,} sequences of 512" in out
-    # with other GPUs the plan's rates no longer hold
-    status, out, err = run("evaluate", saved, *OWN, "--gpus", "a100-sxm-40=2,t4=3")
-    assert (status, out, str(saved) in err) == (2, "", True)
     # 4 L40S as four stages fill with 4 batches in flight, and hold 2: the rate is not the answer
     big = (*BIG, "--gpus", "l40s=4", "--batch", "16", "--max-gpus", "1", "--phase", "decode")
     told = json.loads(run("solve", *big, "--json", "--output", saved)[1])
@@ -267,9 +257,7 @@ CHUNKS = ("--schedule", "Interleaved1F1B", "--recompute", "full")
     ("own", "step", "engine", "part"),
     [
         ((*OWN, "--max-gpus", "1"), (), "vLLM", "VLLM_PP_LAYER_PARTITION="),
-        (TRAINED, CHUNKS, "Megatron", "-virtual-pipeline-stage 4"),
         (TRAINED, CHUNKS, "Megatron", "--recompute-granularity full"),
-        (TRAINED, (), "torchtitan", "--parallelism.pipeline_parallel_schedule 1F1B"),
     ],
 )
 def test_settings_of_a_model_are_those_of_its_plan(run, tmp_path, own, step, engine, part):
@@ -356,12 +344,9 @@ def test_a_gpu_is_known_by_several_names(capsys):
 
 
 REFUSED = {
-    "nothing": (("solve",), "case = None: expected a case (see pipelab cases), or --model and"),
     "both": (("solve", "tiny", *MODEL), "--model = 'Llama-3-8B': expected it without a case"),
     "no gpus": (("solve", *MODEL), "expected --gpus or --cluster beside --model"),
-    "no model": (("solve", "--gpus", "l4=1"), "--model = None: expected a model"),
     "too many": (("solve", *MODEL, "--gpus", "l4=1000000"), "counts up to 999999"),
-    "none at all": (("solve", *MODEL, "--gpus", "l4=0"), "expected at least one GPU"),
     "a type": (("solve", *MODEL, "--gpus", "l5=1"), "'l5': expected a known GPU; Known: B200"),
     "nodes of a cluster": (
         ("solve", *MODEL, "--cluster", "helix-single24", "--per-node", "2"), "--per-node = 2",
@@ -374,21 +359,12 @@ REFUSED = {
     ),
     "an axis": (("sweep", "tiny", "--vary", "btch=3"), "did you mean 'batch'"),
     "a value": (("sweep", "tiny", "--vary", "batch=x"), "expected NAME=NUMBER"),
-    "a node in training": (
-        ("node", *MODEL, "--gpus", "l4=2", "--phase", "training", "--microbatches", "4"),
-        "workload.phase = 'training': expected prefill, decode or mixed",
-    ),
-    "a plan's name": (("solve", "tiny", "--output", "plan.csv"), "expected a name that ends in .json"),
     "batches": (("deploy", *MODEL, "--gpus", "l4=1", "--batches", "4,x"), "--batches = 'x': expected whole"),
     "no plan": (("evaluate", "gone.json"), "gone.json: there is no such file"),
-    "a case beside a model": (
-        ("evaluate", "gone.json", *MODEL, "--gpus", "l4=1", "--case", "tiny"), "--case = 'tiny'",
-    ),
     "settings of a case of a case": (("settings", "tiny", "--case", "tiny", "--engine", "vLLM"), "--case"),
     "a long name": (("solve", "x" * 5000), "neither a bundled case nor a folder"),
     "a copy into a file": (("copy", __file__), "is a file"),
     "pages nowhere": (("static", ""), "folder = ''"),
-    "pages below a file": (("static", f"{__file__}/below"), "a part of this path is a file"),
 }  # fmt: skip
 
 
@@ -422,18 +398,6 @@ def test_no_placement_is_exit_status_1(run, tmp_path):
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=90))
     out = run("solve", pl.writeup.save_case(heavy, tmp_path / "heavy"))[1]
     assert out.startswith("No placement exists: layer 1 alone needs 91.64 GB")
-
-
-def test_the_help_names_every_command_and_every_option(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    status, out, _ = run("--help")
-    assert status == 0
-    commands = "solve deploy trade-off evaluate settings compare sweep node count"
-    commands += " cases lab reproduce copy static"
-    assert all(f"│ {command} " in out for command in commands.split())
-    text = run("solve", "--help")[1]
-    for field in problem_options.Wanted.__dataclass_fields__:
-        assert f"--{field.replace('_', '-')}" in text
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Grading: right, wrong, hanging and hostile notebooks; answers cross to the checker as plain data only."""
 
-import builtins
-import inspect
 import json
 import math
 import os
@@ -9,25 +7,22 @@ import shutil
 import subprocess
 import sys
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 
 import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_code_cell, new_notebook
 from typer.testing import CliRunner
 
 import pipelab as pl
 from pipelab.cli import grading
 from pipelab.cli.command_line import app
-from pipelab.cli.command_line import grade as command
-from pipelab.cli.grading import _answers, _checks, _exercises, _test, grade, grade_folder
+from pipelab.cli.grading import _checks, _exercises, grade, grade_folder
 from pipelab.cli.grading import _run as _run_notebook
 from pipelab.course import plain_answers
 from pipelab.course.checks import EXERCISES
-from pipelab.course.scored_labs import LIMIT
 from pipelab.files.bundled_folders import in_clone
 
 ROOT = Path(__file__).parents[2]
@@ -76,23 +71,6 @@ def _run(*arguments):
 
 
 @pytest.mark.slow
-def test_a_hanging_notebook_keeps_what_was_answered_before(tmp_path):
-    copy = _saved(
-        tmp_path / "00_mine.ipynb",
-        f"import pipelab as pl\npl.course.check('00.1', {NUMBER!r})",
-        "loop = []\nloop.append(loop)\npl.course.check('00.2', loop)",
-        "import time; time.sleep(600)",
-        "pl.course.check('00.1', 0)",
-    )
-    result = grade(copy, limit=6)  # from the first cell on
-    assert _points(result) == {"00.1": 1, "00.2": 0}
-    assert result["output"] == "The notebook was stopped after 6 s."
-    earlier = "an earlier check of it counts, with 1 of 1 point"
-    assert result["tests"][0]["output"] == f"The notebook was stopped after 6 s; {earlier}"
-    assert "its value cannot be found: RecursionError" in result["tests"][1]["output"]
-
-
-@pytest.mark.slow
 def test_a_hostile_notebook_gains_nothing(tmp_path):
     copy = _saved(
         tmp_path / "00_start_here.ipynb",
@@ -107,6 +85,23 @@ def test_a_hostile_notebook_gains_nothing(tmp_path):
     assert first.startswith("0/1  exercise 00.1: ")
     assert second.startswith("0/3  exercise 00.2: ")
     assert last.startswith("0 of 4 points. The notebook's process ended before its last cell")
+
+
+@pytest.mark.slow
+def test_a_hanging_notebook_keeps_what_was_answered_before(tmp_path):
+    copy = _saved(
+        tmp_path / "00_mine.ipynb",
+        f"import pipelab as pl\npl.course.check('00.1', {NUMBER!r})",
+        "loop = []\nloop.append(loop)\npl.course.check('00.2', loop)",
+        "import time; time.sleep(600)",
+        "pl.course.check('00.1', 0)",
+    )
+    result = grade(copy, limit=6)  # from the first cell on
+    assert _points(result) == {"00.1": 1, "00.2": 0}
+    assert result["output"] == "The notebook was stopped after 6 s."
+    earlier = "an earlier check of it counts, with 1 of 1 point"
+    assert result["tests"][0]["output"] == f"The notebook was stopped after 6 s; {earlier}"
+    assert "its value cannot be found: RecursionError" in result["tests"][1]["output"]
 
 
 @pytest.mark.slow
@@ -205,9 +200,6 @@ def test_what_is_no_notebook_is_refused_in_a_sentence(tmp_path):
             grade(tmp_path / "mine.ipynb", **{option: value})
     with pytest.raises(pl.errors.InvalidValue, match="expected a folder with notebooks"):
         grade_folder(tmp_path / "mine.ipynb")
-    # the seconds for a cell are those that a check of a lab names
-    defaults = [inspect.signature(each).parameters["each"].default for each in (grade, command)]
-    assert defaults == [LIMIT, LIMIT]
 
 
 def test_a_copy_is_of_the_notebook_that_its_checks_belong_to():
@@ -216,47 +208,6 @@ def test_a_copy_is_of_the_notebook_that_its_checks_belong_to():
     assert _exercises(Path("12034567_smith_07.ipynb"), [*of, "12.1"]) == of
     assert _exercises(Path("12034567_smith_07_late.ipynb"), []) == of
     assert _exercises(Path("lab_pricing_smith.ipynb"), []) == ["lab_pricing"]
-
-
-def test_of_a_check_that_is_interrupted_an_earlier_answer_is_not_taken_for_its_own():
-    """In a lab, the check of the baseline comes first."""
-    zero = {"answer": [0.0] * 30}
-    shown = new_output("display_data", {plain_answers.MIME: json.dumps({"returned": [zero] * 12})})
-    late = new_output("error", ename="KeyboardInterrupt", evalue="", traceback=[])
-    interrupted = "its check was interrupted after 60 s"
-
-    def why(outputs, stopped=""):
-        marked = {"pipelab-asks": "lab_roofline"}
-        cells = [new_code_cell("", metadata=marked, outputs=[*each]) for each in outputs]
-        said, missing = _answers(new_notebook(cells=cells), 60, stopped)
-        name = "lab_roofline"
-        return _test(name, said.get(name), missing.get(name, ""), 0)["output"]
-
-    earlier = "an earlier check of it counts, with 0 of 12 points"
-    assert why([[shown], [late]]) == f"{interrupted}; {earlier}"
-    assert why([[shown], []], "It ended early.") == f"It ended early; {earlier}"
-    assert why([]) == "no answer: its check is gone from the notebook"
-    assert "On input 0: expected seconds, more than 0" in why([[late], [shown]])
-
-
-@pytest.mark.slow
-def test_a_folder_of_copies_becomes_one_table(tmp_path):
-    for student in ("ada", "bob", "cy", "cy/.ipynb_checkpoints"):
-        (tmp_path / "in" / student).mkdir(parents=True)
-    _saved(tmp_path / "in" / "ada" / "00.ipynb", RIGHT)
-    _saved(tmp_path / "in" / "bob" / "07.ipynb")
-    for folder in ("cy", "cy/.ipynb_checkpoints"):
-        (tmp_path / "in" / folder / "00_torn.ipynb").write_text("{")
-    done = _run(tmp_path / "in", "--csv", tmp_path / "points.csv")
-    assert done.exit_code == 0, done.stderr
-    table = pd.read_csv(tmp_path / "points.csv", dtype=str, keep_default_na=False)
-    assert list(table) == ["copy", "score", "00.1", "00.2", "07.1", "07.2", "output"]
-    ada, bob, cy = table.to_numpy().tolist()
-    ran = "The notebook ran to its end."
-    assert ada == ["ada/00.ipynb", "4.0", "1.0", "3.0", "", "", ran]
-    assert bob == ["bob/07.ipynb", "0.0", "", "", "0.0", "0.0", ran]
-    assert cy[:6] == ["cy/00_torn.ipynb", *[""] * 5]
-    assert "expected a Jupyter notebook" in cy[-1]
 
 
 # what one copy may have in it, and an honest student too
@@ -274,27 +225,50 @@ ODD_CELLS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("odd", [["gone"], pytest.param([*ODD_CELLS], marks=pytest.mark.nightly)])
-def test_nothing_that_a_copy_has_in_it_keeps_another_from_being_graded(odd, tmp_path):
-    begin = "import pipelab as pl"
+def test_a_folder_is_one_table_whatever_a_copy_has_in_it(odd, tmp_path):
+    copies = tmp_path / "in"
+    for folder in ("ada", "cy/.ipynb_checkpoints"):
+        (copies / folder).mkdir(parents=True)
     for name in odd:
-        cell = ODD_CELLS[name]
-        _saved(tmp_path / f"00_{name}.ipynb", begin, cell)
+        _saved(copies / f"00_{name}.ipynb", "import pipelab as pl", ODD_CELLS[name])
     marked = new_code_cell("type(1)", metadata={"pipelab-asks": ["x"]})
     elsewhere = {"kernelspec": {"name": "my-venv", "display_name": "mine", "language": "python"}}
-    right = [new_code_cell(f"{begin}\npl.course.check('00.1', {NUMBER!r})"), marked]
-    nbformat.write(new_notebook(cells=right, metadata=elsewhere), tmp_path / "00_right.ipynb")
-    (tmp_path / "00_bytes.ipynb").write_bytes(b"\xff\xfe\x00")
-    (tmp_path / "00_folder.ipynb").mkdir()
-    (tmp_path / "00_list.ipynb").write_text("[" * 100_000)
+    book = new_notebook(cells=[new_code_cell(RIGHT), marked], metadata=elsewhere)
+    nbformat.write(book, copies / "ada" / "00.ipynb")
+    (copies / "cy" / ".ipynb_checkpoints" / "00.ipynb").write_text("{")
+    torn = {"bytes": b"\xff\xfe\x00", "list": b"[" * 100_000, "torn": b"{"}
+    for name, content in torn.items():
+        (copies / f"07_{name}.ipynb").write_bytes(content)
+    (copies / "00_folder.ipynb").mkdir()
+    strange = []
     if sys.platform == "linux":
-        (Path(os.fsdecode(os.fsencode(tmp_path) + b"/00_\xff.ipynb"))).write_text("{")
-    table = grade_folder(tmp_path, limit=60)
-    assert len(table) == len(list(tmp_path.iterdir()))
-    table.to_csv(tmp_path / "points.csv")
-    scores = dict(zip(table["copy"], table["score"], strict=True))
-    assert scores["00_right.ipynb"] == 1
-    assert all(table["output"].str.len() > 0)
-    assert table["score"].isna().sum() == len(table) - len(odd) - 1
+        strange = [Path(os.fsdecode(os.fsencode(copies) + b"/00_\xff.ipynb"))]
+        strange[0].write_text("{")
+    done = _run(copies, "--limit", 60, "--csv", tmp_path / "points.csv")
+    assert done.exit_code == 0, done.stderr
+    table = pd.read_csv(tmp_path / "points.csv", dtype=str, keep_default_na=False)
+    assert list(table)[:4] == ["copy", "score", "00.1", "00.2"]
+    rows = {copy: cells for copy, *cells in table.to_numpy().tolist()}
+    assert len(rows) == len(table) == len(odd) + len(torn) + len(strange) + 2
+    ran = "The notebook ran to its end."
+    assert rows["ada/00.ipynb"][:3] + rows["ada/00.ipynb"][-1:] == ["4.0", "1.0", "3.0", ran]
+    assert "expected a Jupyter notebook" in rows["07_torn.ipynb"][-1]
+    assert (table["output"] != "").all()
+    assert (table["score"] == "").sum() == len(table) - len(odd) - 1
+
+
+def test_an_error_of_one_copy_is_its_row(tmp_path, monkeypatch):
+    def grade_one(path, *limits):
+        if path.stem == "00_b":
+            raise AttributeError
+        return {"score": 1, "output": "", "tests": []}
+
+    for name in "abc":
+        (tmp_path / f"00_{name}.ipynb").touch()
+    monkeypatch.setattr(grading, "grade", grade_one)
+    table = grade_folder(tmp_path)
+    assert table["score"].fillna(0).tolist() == [1, 0, 1]
+    assert table["output"][1]
 
 
 @pytest.mark.slow
@@ -302,25 +276,6 @@ def test_of_what_a_cell_prints_no_more_is_kept_than_memory_holds():
     notebook = new_notebook(cells=[new_code_cell(ODD_CELLS["wide"])])
     _run_notebook(notebook, 60, 60)
     assert sum(len(output["text"]) for output in notebook.cells[0].outputs) < 10e6
-
-
-def test_an_error_of_one_copy_is_its_row_and_only_ctrl_c_ends_the_grading(tmp_path, monkeypatch):
-    def grade_one(error, path, *limits):
-        if path.stem == "00_b":
-            raise error.__new__(error)
-        return {"score": 1, "output": "", "tests": []}
-
-    for name in "abc":
-        (tmp_path / f"00_{name}.ipynb").touch()
-    every = [kind for kind in vars(builtins).values() if isinstance(kind, type)]
-    for error in (kind for kind in every if issubclass(kind, Exception)):
-        monkeypatch.setattr(grading, "grade", partial(grade_one, error))
-        table = grade_folder(tmp_path)
-        assert table["score"].fillna(0).tolist() == [1, 0, 1]
-        assert table["output"][1]
-    monkeypatch.setattr(grading, "grade", partial(grade_one, KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        grade_folder(tmp_path)
 
 
 @pytest.mark.slow
@@ -370,12 +325,9 @@ def test_gradescopes_script_leaves_results_in_an_empty_folder(tmp_path):
     assert "no notebook here" in graded()["output"]
     copy = tmp_path / "submission" / "00.ipynb"
     copy.write_text("{")
-    torn = graded()
-    assert (torn["score"], "could not be graded" in torn["output"]) == (0, True)
+    assert "could not be graded" in graded()["output"]
     _saved(copy, RIGHT)
     result = graded()
-    assert set(result) == {"score", "execution_time", "output", "tests"}
     assert result["score"] == 4
-    assert [test["number"] for test in result["tests"]] == ["00.1", "00.2"]
-    assert {test["status"] for test in result["tests"]} == {"passed"}
-    assert [test["max_score"] for test in result["tests"]] == [1, 3]
+    told = [(test["number"], test["status"], test["max_score"]) for test in result["tests"]]
+    assert told == [("00.1", "passed", 1), ("00.2", "passed", 3)]

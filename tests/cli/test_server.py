@@ -54,13 +54,11 @@ def _status(url):
 def test_the_server_is_for_this_machine_and_asks_for_its_token(tmp_path):
     with _served(tmp_path) as (process, port, token):
         addresses = set()
-        for _ in range(50):  # the system's table can miss a socket while others open and close
-            for each in process.net_connections("inet"):
-                if each.status == psutil.CONN_LISTEN and each.laddr.port == port:
-                    addresses.add(each.laddr.ip)
-            if addresses:
-                break
-            time.sleep(0.1)
+        while not addresses:  # the system's table can miss a socket while others open and close
+            listening = (
+                s for s in process.net_connections("inet") if s.status == psutil.CONN_LISTEN
+            )
+            addresses = {socket.laddr.ip for socket in listening if socket.laddr.port == port}
         assert "127.0.0.1" in addresses <= {"127.0.0.1", "::1"}
         address = f"http://127.0.0.1:{port}/api/contents"
         assert _status(address) == 403

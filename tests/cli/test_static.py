@@ -206,7 +206,6 @@ def test_a_copy_is_written_whole_and_replaced_whole(two, tmp_path):
     alone = static_copy(target, ["a"])
     assert [p.name for p in alone] == ["index.html", "a.html"]
     index = alone[0].read_text(encoding="utf-8")
-    assert 'after <span title="not in this copy">B</span>.</p>' in index
     assert not (target / "b.html").exists()
     second = nbformat.read(two / "b.ipynb", as_version=4)
     second.cells[1].source = "1 / 0"
@@ -222,10 +221,9 @@ def test_somebodys_folder_is_left_alone(two, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "letter.txt").write_text("dear")
-    with pytest.raises(pl.errors.InvalidValue, match="this one holds something else"):
-        static_copy(mine)
-    with pytest.raises(pl.errors.InvalidValue, match="this one holds something else"):
-        static_copy(mine / "letter.txt")
+    for target in (mine, mine / "letter.txt"):
+        with pytest.raises(pl.errors.InvalidValue, match="this one holds something else"):
+            static_copy(target)
     with pytest.raises(pl.errors.UnknownName, match="no notebook 'aa'; did you mean 'a'"):
         static_copy(tmp_path / "copy", ["aa"])
     assert [p.name for p in mine.iterdir()] == ["letter.txt"]

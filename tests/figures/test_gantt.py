@@ -48,17 +48,6 @@ def test_bars_are_the_timelines_actions_and_gaps_fill_the_rest_of_every_lane(nam
         assert lane[-1][1] == pytest.approx(found.makespan)
 
 
-def test_hover_says_what_an_action_and_a_gap_waited_for():
-    figure = pl.gantt(timeline(ranks=2, microbatches=2))
-    backward, forward, idle = (trace(figure, name) for name in ("backward", "forward", "idle"))
-    at = [tuple(row) for row in backward.customdata].index((0, 0, 0))  # stage, microbatch, rank
-    assert backward.hovertext[at] == "waited for 1B0 on rank 1"
-    assert forward.hovertext[:2] == ("waited for nothing", "its rank was busy with 0F0")
-    gaps = dict(zip(idle.hovertext, idle.text, strict=True))
-    assert gaps["rank 0 idle before 0B0"] == "waited for 1B0 on rank 1"
-    assert gaps["rank 1 idle at the end"] == "nothing left to do"
-
-
 def message_lines(found, **options):
     """From, to, and the two ranks."""
     lines = trace(pl.gantt(found, transfers=True, **options), "message")
@@ -132,21 +121,6 @@ def test_the_raster_shows_what_takes_most_of_each_column(name):
         assert (got[rank] == counts.argmax(axis=0))[clear].all()
 
 
-def test_the_title_of_several_says_who_ends_first():
-    def title(timelines, **more):
-        return plot_timelines(timelines, **more).layout.title.text
-
-    assert title([timeline("GPipe"), timeline()]) == "GPipe and 1F1B end at 33"
-    assert title([timeline("GPipe")]) == "GPipe ends at 33"
-    slow = {
-        f"rank {r}": timeline(costs=pl.StageCosts(*3 * [[1 + (i == r) for i in range(4)]]))
-        for r in (0, 3)
-    }
-    assert title(slow) == "rank 0 ends at 51, 11% before rank 3"
-    assert title(slow, finding="seen") == "seen"
-    assert title({"a": timeline(), "b": timeline("ZBH1")}) == "b ends at 27, 18% before a"
-
-
 ONE = timeline()
 
 
@@ -159,7 +133,6 @@ ONE = timeline()
         (lambda: pl.gantt(ONE, finding=3), "finding = 3: expected text"),
         (lambda: pl.gantt(None), "timeline = None: expected a Timeline; make one with pl.sim"),
         (lambda: plot_timelines([]), "0 timelines.*expected 1 to 6"),
-        (lambda: plot_timelines([3]), "expected Timelines, or a mapping"),
         (lambda: plot_timelines([ONE, ONE]), "'1F1B': two timelines have this name"),
     ],
 )

@@ -48,8 +48,6 @@ def test_cases_have_the_published_sizes():
         held = problem.costs.activation_gb(problem.model, problem.workload)
         assert held == pytest.approx(activations, rel=1e-12)
         assert problem.tensor_gb() * 1e9 / 2**30 == pytest.approx(tensor, rel=1e-12)
-    links = pl.load_case("small").cluster.bandwidth_matrix()
-    assert (links[0, 6], links[6, 0]) == (150, 200)
 
 
 @pytest.mark.parametrize("case", ["tiny", "small"])
@@ -102,14 +100,11 @@ BROKEN = {
         ("d_model,", "d_modle,", "'d_model' is missing; did you mean 'd_modle'"),
         ("d_model,4096", "d_model,4096\nd_model,4096", "is already in row 6"),
         ("parameter,value", "parameter,wert", "column 'value' is missing"),
-        ("value\n", "value\nbatch_split,odd\n", r"'odd': expected 'even' or 'balanced'"),
         ("value\n", "value\nsame_type_stages,2\n", "expected true or false"),
     ],
     "gpu_pool.csv": [
-        ("A100,2", "A100,2.5", "row 2, column 'count': '2.5': expected a whole number from 0"),
         ("V100", "V10", r"row 3, column 'gpu_type': 'V10'.*did you mean 'V100'"),
         ("A100,2,80\nV100,2", "A100,0,80\nV100,0", "expected at least one GPU in the pool"),
-        ("A100,2,80\nV100,2,32\n", "", "no row below the header"),
         ("A100,2,80", "A100,2,80,90", "row 2: 4 cells, expected 3"),
         ("count,memory_gb", "count,memory_gb,count", "column 'count' occurs 2 times"),
         ("type,count,memory", "type;count;memory", "expected commas between columns"),
@@ -189,8 +184,3 @@ def test_names_with_a_typo_are_told_the_nearest(folder):
         pl.load_case("tinny")
     with pytest.raises(pl.errors.UnknownName, match="did you mean 'max_gpus_per_stage'"):
         pl.load_case("tiny", max_gpus=2)
-
-
-def test_every_layer_needs_its_factor():
-    with pytest.raises(pl.errors.InvalidValue, match="expected one for each of the 4 layers"):
-        dataclasses.replace(pl.load_case("tiny").model, work_factors=(1, 2))

@@ -160,16 +160,6 @@ def test_a_node_talks_at_what_its_links_carry(name, tmp_path):
     assert _nodes(pl.load_cluster(tmp_path)) == nodes
 
 
-def test_links_of_amds_mesh_add_up(tmp_path):
-    """Eight MI300X: seven links each, one to each other one."""
-    words = [row.split() for row in _all_joined("XGMI", 8)]
-    host = made_hosts.Host("h", list(range(8)), ["MI300X"] * 8, [0] * 8, words)
-    made_hosts.write(host, tmp_path, np.random.default_rng(0))
-    cluster = pl.load_cluster(tmp_path)
-    assert _nodes(cluster) == {"h": (448, list(range(8)))}
-    assert cluster.bandwidth_between(0, 7) == 64
-
-
 def test_without_nvlink_a_host_is_a_node_over_pcie(tmp_path):
     _host(tmp_path, "h", "NVIDIA L40S", 46068, ["X PIX SYS", "PIX X SYS", "SYS SYS X"])
     cluster = pl.load_cluster(tmp_path)

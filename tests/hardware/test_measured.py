@@ -36,16 +36,6 @@ def test_between_points_time_is_a_line_and_on_them_the_measurement():
     assert tiny.workload.tokens / cost.throughput == pytest.approx(1.7 * 3 * (5 + 8) / 1000)
 
 
-@pytest.mark.parametrize(("k", "same"), [(1, True), (3, False)])
-def test_solved_like_any_other(k, same):
-    problem = _tiny(max_gpus_per_stage=k, same_type_stages=same)
-    best = oracle.best(problem)
-    for method, options in {"aggregated": {}, "exhaustive": {}, "joint": {"form": "tight"}}.items():
-        result = pl.solve(problem, method, **options)
-        assert (method, result.status) == (method, "optimal")
-        assert result.throughput == pytest.approx(best, rel=1e-6)
-
-
 def test_nothing_is_extrapolated_in_silence():
     few = {t: {(n, b): n * (5 + b) for n in (1, 4) for b in (16, 32)} for t in TABLE}
     longer = dataclasses.replace(pl.load_case("tiny").model, layers=6)
@@ -58,13 +48,8 @@ def test_nothing_is_extrapolated_in_silence():
         with pytest.raises(pl.errors.InvalidValue, match=message):
             _tiny(table, **changes)
     two = {t: {key: ms for key, ms in table.items() if key[0] < 4} for t, table in TABLE.items()}
-    short = _tiny(two, beyond="leave out")
-    result = pl.solve(short, "aggregated")
+    result = pl.solve(_tiny(two, beyond="leave out"), "aggregated")
     assert max(len(s.layers) for s in result.placement.stages) <= 2
-    assert result.throughput < pl.solve(_tiny(), "aggregated").throughput * (1 + 1e-9)
-    whole = pl.score(short, pl.Placement.of([(4, (0,))]), result)
-    assert not whole.valid
-    assert "stage 1" in whole.sentence
 
 
 @pytest.mark.quick(2)
@@ -138,9 +123,6 @@ def test_from_a_file(tmp_path):
     path.write_text("\n".join(["gpu_type,layers,batch,milliseconds", *lines, lines[0]]))
     told = r"row 20, column 'batch': '1': 1 layers with this"
     with pytest.raises(pl.errors.InvalidData, match=told):
-        pl.hardware.load_measured(path, tiny.costs)
-    path.write_text("\n".join(["gpu_type,layers,batch,milliseconds", *lines[1:]]))
-    with pytest.raises(pl.errors.InvalidData, match="are missing"):
         pl.hardware.load_measured(path, tiny.costs)
 
 

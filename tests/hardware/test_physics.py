@@ -32,14 +32,6 @@ def test_an_all_reduce_of_a_small_message_hardly_grows_with_the_number_of_gpus()
     assert seconds[1] - read / 4 == pytest.approx(seconds[2] - read / 8, rel=0.25)
 
 
-@pytest.mark.slow
-def test_the_quickest_on_eight_h100_cuts_every_layer_eight_ways():
-    load = pl.Workload(2048, 1, "decode")
-    problem = _problem(_node("H100-SXM", 8), pl.load_model("Llama-3-70B"), load, prefer="time")
-    result = pl.solve(problem, objective="latency")
-    assert [stage.degree for stage in result.evaluation.stages] == [8]
-
-
 @pytest.mark.parametrize(("engine", "tensors"), [("vLLM", 2), ("SGLang", 2), ("TensorRT-LLM", 1)])
 def test_hidden_state_and_residual_travel_apart_in_vllm(engine, tensors):
     problem = _problem(_node("H100-SXM", 2), LLAMA, pl.Workload(1000, 4), engine=engine)
@@ -49,16 +41,6 @@ def test_hidden_state_and_residual_travel_apart_in_vllm(engine, tensors):
     plan = pl.Placement.of([(16, (0,)), (16, (1,))])
     hop = pl.timeline_of(problem, plan, training=True).timeline.costs.comm[0]
     assert hop == pytest.approx(1e-5 + 4000 * 4096 * 2 / 450e9)
-
-
-def test_a_long_prompt_works_in_chunks():
-    """16 × 8,192 tokens: 9.7 GB of activations if they all passed at once, 0.6 GB for 8,192 of them."""
-    gpu = pl.GPU("H100-SXM", 85)
-    for engine, tokens in (("vLLM", 8192), ("vLLM 0.2", 16 * 8192), ("llama.cpp", 512)):
-        load, cluster = pl.Workload(8192, 16), pl.Cluster((gpu,), [[1.0]])
-        problem = _problem(cluster, LLAMA, load, engine=engine)
-        found = problem.costs.memory_parts(problem, gpu, range(32))["activations"]
-        assert found == pytest.approx(tokens * 2 * (2 * 4096 + 2 * 14336) / 1e9)
 
 
 def test_an_answer_is_timed_at_its_mean_context_or_at_its_last_token_with_memory_for_all_of_it():

@@ -9,6 +9,7 @@ import tensor_shapes
 from test_model_config import ODD, PUBLISHED, _config, _written
 
 import pipelab as pl
+from spoiling import read_or_refused
 
 MODELS = ("Llama-3-8B", "Gemma-2B", "Qwen3-8B", "DeepSeek-V2-Lite", "Qwen2.5-72B")
 BITS = {"fp8": 8, "int8": 8, "int4": 4, "bf16": 16}
@@ -200,7 +201,7 @@ def _by_day_and_night(first, last):
 
 
 @pytest.mark.filterwarnings("ignore:.*only text_config is read")
-@pytest.mark.parametrize("seeds", _by_day_and_night(600, 3000), ids=str)
+@pytest.mark.parametrize("seeds", _by_day_and_night(400, 3000), ids=str)
 def test_a_checkpoint_is_as_large_as_its_tensors_or_refused(seeds, tmp_path):
     """Four bits in groups of 128 are read with and without zeros, as llm-compressor and AWQ write them."""
     read, groups = [], set()
@@ -239,30 +240,6 @@ def test_a_checkpoint_is_as_large_as_its_tensors_or_refused(seeds, tmp_path):
     assert groups >= {"(4, 128, 16)", "(4, 128, 20)"}
 
 
-@pytest.mark.parametrize(
-    ("fields", "gb", "kv_precision"),
-    [  # nvidia/Llama-3.1-70B-Instruct-FP8, Qwen3-32B-FP8-Static-PerTensor
-        (
-            {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}},
-            72.66, "fp8",
-        ),
-        ({"quant_algo": None, "kv_cache_quant_algo": "FP8"}, 141.11, "fp8"),
-        ({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"], "config_groups": {
-            "group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 128, "symmetric": False}}}},
-         39.77, "bf16"),
-    ],
-)  # fmt: skip
-def test_what_stands_beside_a_configuration_counts(fields, gb, kv_precision, tmp_path):
-    path = _written(tmp_path, _config("Llama-3-8B", hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
-                                      num_attention_heads=64))  # fmt: skip
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps(fields))
-    model = pl.load_model(path)
-    assert model.weight_gb(range(80)) == pytest.approx(gb, abs=0.01)
-    assert model.kv_precision == kv_precision
-    assert pl.load_model(path, kv_precision="bf16").kv_precision == "bf16"
-    assert pl.load_model(path, precision="int4").precision == "int4"
-
-
 def test_two_places_must_agree(tmp_path):
     fp8 = {"quant_method": "fp8", "kv_cache_scheme": "FP8"}
     path = _written(tmp_path, _config("Llama-3-8B", quantization_config=fp8))
@@ -277,6 +254,7 @@ def test_two_places_must_agree(tmp_path):
             pl.load_model(path)
     beside.write_text(json.dumps({"quant_algo": None, "kv_cache_quant_algo": "FP8"}))
     assert pl.load_model(path).precision == "fp8"
+    assert pl.load_model(path, kv_precision="bf16").kv_precision == "bf16"
     text = {**_config("Llama-3-8B"), "quantization_config": {"quant_method": "awq"}}
     _written(tmp_path, {"model_type": "sees", "text_config": text, "quantization_config": fp8})
     with (
@@ -286,17 +264,15 @@ def test_two_places_must_agree(tmp_path):
         pl.load_model(path)
 
 
-@pytest.mark.parametrize(
-    "text", ["[1", "[]", "3", '"fp8"', "null", "{}", '{"quantization": null}', "\x00"]
-)
 @pytest.mark.parametrize("name", [place for place in PLACES if place.endswith(".json")])
-def test_a_strange_file_beside_is_named(name, text, tmp_path):
+def test_a_strange_file_beside_is_named(name, tmp_path):
     path = _written(tmp_path, _config("Llama-3-8B"))
     if name.startswith("X_"):
         path = path.rename(tmp_path / "X_config.json")
-    (tmp_path / name).write_text(text)
-    with pytest.raises(pl.errors.InvalidData, match=name.replace(".", r"\.")):
-        pl.load_model(path)
+    for text in ("[1", "[]", "3", '"fp8"', "null", "{}", '{"quantization": null}', "\x00"):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(pl.errors.InvalidData, match=name.replace(".", r"\.")):
+            pl.load_model(path)
     assert pl.load_model(path, precision="int4", kv_precision="fp8").precision == "int4"
 
 
@@ -309,12 +285,4 @@ def test_odd_values_are_read_or_refused_in_one_sentence(seeds, tmp_path):
         where = rng.choice([one for one in (fields, inner, inner.get("weights")) if one])
         where[rng.choice([*where, "ignore", "kv_cache_scheme", "\x00" * 300])] = rng.choice(ODD)
         path = _written(tmp_path, _config("Llama-3-8B", quantization_config=fields))
-        try:
-            pl.load_model(path)
-        except pl.errors.InvalidData as error:
-            said = str(error)
-        else:
-            continue
-        assert str(path) in said, seed
-        assert len(said) < 1000, seed
-        assert said.isprintable(), seed
+        read_or_refused(lambda: pl.load_model(path), str(path))  # noqa: B023

@@ -1,13 +1,12 @@
 """The pipeline explorer, serving and in training: a first answer, then the proof."""
 
 import asyncio
-import itertools
 from dataclasses import replace
 
 import pytest
 
 import pipelab as pl
-from pipelab.display import duration, rate
+from pipelab.display import duration
 from pipelab.figures.training_step import training_memory_parts
 from pipelab.widgets import training_half
 from pipelab.widgets.background import at_rest
@@ -61,9 +60,6 @@ def test_the_step_is_that_of_solve_and_of_the_code(shown):
     assert space["problem"].workload == load
     assert f"a step takes {duration(found.objective.value)} on" in _title(shown.training.gantt)
     assert _title(shown.training.gantt).endswith("proven least")
-    said = shown.training.words.value
-    assert rate(found.throughput) in said
-    assert f"{found.bubble:.1%}" in said
 
 
 def test_it_follows_its_controls_and_those_of_the_mix(shown):
@@ -78,12 +74,10 @@ def test_it_follows_its_controls_and_those_of_the_mix(shown):
     counts.value = 0
     assert half.found is None
     assert "expected at least one" in half.words.value
-    assert "contradict each other" in _title(half.gantt)
     assert not half.memory.data[0].y
     counts.value = 1
     assert half.found.status == "infeasible"
     assert "no placement can be trained" in _title(half.gantt)
-    assert half.words.value
     half.recompute.value, half.schedule.value, counts.value = "none", "1F1B", 2
     assert half.found.objective.value == before
 
@@ -91,9 +85,7 @@ def test_it_follows_its_controls_and_those_of_the_mix(shown):
 @pytest.mark.slow
 def test_serving_comes_back_with_what_was_set_meanwhile(shown):
     controls = shown.mix.controls
-    assert (
-        controls.fields["batch"].layout.display == controls.fields["phase"].layout.display == "none"
-    )
+    assert controls.fields["batch"].layout.display == "none"
     controls.fields["context"].value = 1024
     assert shown.mix.found.problem.workload.sequence_length == 2048  # it rests
     assert shown.training.found.problem.workload.sequence_length == 1024
@@ -101,7 +93,6 @@ def test_serving_comes_back_with_what_was_set_meanwhile(shown):
     assert shown.mix.found.problem.workload.sequence_length == 1024
     assert shown.mix.found.problem.workload.phase == "prefill"
     assert controls.fields["batch"].layout.display is None
-    assert shown.training not in shown.children
     assert shown.gantt in shown.children
     shown.view.value = "place"
     assert shown.mix.chart in shown.children
@@ -174,14 +165,8 @@ def test_the_memory_chart_has_what_each_gpu_holds():
         assert need == pytest.approx(step.memory_gb[rank])
         shares[rank] = max(drawn["y"])
         assert shares[rank] == pytest.approx(100 * need / problem.cluster.gpus[rank].memory_gb)
-        assert all(a <= b for a, b in itertools.pairwise(drawn["x"]))
-        assert min(drawn["y"]) > 0  # state is always there
     most_first = sorted(shares, key=shares.get, reverse=True)
     title = parts["layout"]["title"]["text"]
     assert title.startswith(f"The fullest GPU is in stage {most_first[0] + 1}: ")
     grey = {int(drawn["name"].split()[1]) - 1 for drawn in lines if not drawn["showlegend"]}
     assert grey == set(most_first[12:])
-    large = replace(problem, workload=replace(problem.workload, batch_size=8))
-    over = training_memory_parts(pl.timeline_of(large, plan))["layout"]
-    assert "not fit" in over["title"]["text"]
-    assert over["yaxis"]["range"][1] > 105

@@ -33,7 +33,6 @@ def test_the_picture_is_what_the_result_says(tiny):
     watched.refresh()
     last, (_, _, bound, best) = result.details["progress"][-1], watched.progress.data
     assert (bound.y[-1], best.y[-1]) == (last.bound, last.incumbent)
-    assert watched.progress.layout.title.text.startswith("tiny, aggregated: ✓ proven")
     assert "= 0.00%" in watched.progress.layout.title.text
     assert watched.chart.layout.title.text.startswith("301.8 tokens/s in 1 stage, proven optimal")
     assert len(watched.chart.data[0].y) == len(result.placement.gpus)
@@ -57,8 +56,6 @@ def test_stop_keeps_the_best_placement_and_says_how_far_off_it_may_be(long_solve
     assert (result.status, result.stopped_by) == ("feasible", "stop")
     assert result.throughput == pl.evaluate(result.problem, result.placement).throughput
     assert "stopped on request" in watched.status.value
-    assert "up to" in watched.status.value
-    assert "the best that was found" in watched.chart.layout.title.text
 
 
 def test_what_is_too_large_or_infeasible_is_told_in_place(tiny):
@@ -67,11 +64,9 @@ def test_what_is_too_large_or_infeasible_is_told_in_place(tiny):
         watched.result(60)
     watched.refresh()
     assert "9,887,608,011 variables" in watched.status.value
-    assert watched.progress.layout.title.text.startswith("demo, joint: ⊘ refused")
     watched = pl.watch_solve(replace(tiny, model=replace(tiny.model, layer_weight_gb=500.0)))
     assert watched.result(60).status == "infeasible"
     watched.refresh()
-    assert watched.chart.layout.title.text.startswith("No placement")
     assert "No placement exists" in watched.status.value
     for problem, method, message in (
         ("tiny", "joint", "expected a Problem"),
