@@ -109,7 +109,7 @@ def test_with_limits_the_single_pipeline_keeps_them():
     assert found.service.keeps(limits)
     assert found.result.in_flight == found.service.in_flight
     late = 1000 * max(found.service.tpot_s, found.service.last_tpot_s)
-    assert f"every {late:,.4g} ms (limit 50)" in promise_line(found, found.service)
+    assert f"every {late:,.4g} ms (limit 50)" in promise_line(found)
     for rule in found.baselines:
         assert rule.throughput is None or rule.throughput <= found.result.throughput * (1 + 1e-9)
     cost = other_plans(found, GO_ON, 30)

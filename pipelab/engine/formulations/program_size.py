@@ -112,7 +112,12 @@ def starts_and_ends(
     first_layers : iterable of int, optional
         Layers at which a segment may start; by default all.
     """
-    kind, layers = problem.model.spans.kind, problem.model.layers
+    runs, layers = problem.model.spans, problem.model.layers
+    if first_layers is None and runs.uniform:
+        # From layer i there are as many segments as sizes up to M - i that fit; `runs.kind` has M² entries.
+        sizes = np.cumsum(fits, axis=1)
+        return sizes[:, ::-1], sizes
+    kind = runs.kind
     starts, ends = (np.zeros((len(fits), layers), dtype=np.int64) for _ in range(2))
     for first in range(layers) if first_layers is None else first_layers:
         here = fits[:, kind[first, : layers - first]]
