@@ -13,8 +13,8 @@ pytestmark = pytest.mark.slow  # the whole package is parsed
 EMPTY_BEGINNINGS = ("The same", "Those", "What is none", "So many", "As many as", "None of")
 TABLE_ROWS = {"Family", "_Form"}  # their columns have one order, which the table shows
 # To be emptied: modules with such docstrings and calls.
-UNCLEAR = "roofline"
-POSITIONAL = "bounds"
+UNCLEAR = ""
+POSITIONAL = ""
 
 
 @pytest.fixture(scope="module")
