@@ -18,7 +18,6 @@ from small_problems import (
 )
 
 import pipelab as pl
-from pipelab.column_generation import deploy_by_column_generation
 from pipelab.engine.deployments import column_generation, deploying, offers
 
 
@@ -101,34 +100,6 @@ def test_where_lists_end_early_every_bound_holds(seed, monkeypatch):
     assert found.bound is None or found.bound >= truth * (1 - 1e-9)
     assert found.status != "optimal" or found.throughput == pytest.approx(truth, rel=1e-9)
     assert not truth or found.bound <= 1.6 * truth
-
-
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("seed", range(24))
-def test_equal_to_the_definition(seed):
-    """As good as textbook column generation on GPUs identical type by type, and not above its bound."""
-    rng = np.random.default_rng(seed)
-    counts = {"A100": int(rng.integers(1, 4)), "T4": int(rng.integers(1, 5))}
-    memory = {"A100": float(rng.choice([3, 5, 8])), "T4": float(rng.choice([2, 3, 4]))}
-    tiny = pl.load_case("tiny", max_gpus_per_stage=int(rng.integers(1, 3)), link_units="tokens")
-    model = dataclasses.replace(tiny.model, layers=6)
-    cluster = pl.Cluster.from_counts(counts, memory, 1e6)
-    problem = dataclasses.replace(tiny, cluster=cluster, model=model)
-    defined, found = deploy_by_column_generation(problem), pl.deploy(problem)
-    if not defined.placements:
-        assert (found.status, defined.bound) == ("infeasible", 0.0)
-        return
-    total = sum(pl.evaluate(problem, placement).throughput for placement in defined.placements)
-    gpus = [g for placement in defined.placements for g in placement.gpus]
-    assert len(gpus) == len(set(gpus))
-    assert total == pytest.approx(defined.throughput, rel=1e-9)
-    assert total * (1 - 1e-9) <= found.throughput <= defined.bound * (1 + 1e-7)
-    prices = found.details["dual_prices"]
-    assert found.throughput <= sum(counts[t] * price for t, price in prices.items()) * (1 + 1e-9)
-    slow = pl.Cluster.from_counts({"T4": 6}, {"T4": 3}, 1e-5)
-    slow = dataclasses.replace(problem, cluster=slow, max_gpus_per_stage=1)
-    with pytest.raises(pl.errors.NotApplicable, match="links that do not bind"):
-        deploy_by_column_generation(slow)
 
 
 def three_nodes_of_three():

@@ -259,18 +259,18 @@ def test_counting_is_the_aggregated_optimum_or_a_refusal(first):
     assert min(seen.get(outcome, 0) for outcome in every) > 1, seen
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(24))
-def test_column_generation_takes_layers_that_differ_at_the_ends(seed):
-    """The engine's deployment lies between the definition's and its bound."""
+def test_a_deployment_lies_between_column_generation_and_its_bound(seed):
+    """Every second model has other layers at its ends."""
     rng = np.random.default_rng(seed)
     counts = {"A100": int(rng.integers(1, 4)), "T4": int(rng.integers(1, 4))}
     memory = {"A100": float(rng.choice([3, 5, 8])), "T4": float(rng.choice([2, 3, 4]))}
     tiny = pl.load_case("tiny", max_gpus_per_stage=int(rng.integers(1, 3)), link_units="tokens")
     model = dataclasses.replace(tiny.model, layers=6)
     cluster = pl.Cluster.from_counts(counts, memory, 1e6)
-    problem = _with_other_ends(dataclasses.replace(tiny, cluster=cluster, model=model), seed)
-    _lies_between(problem)
+    problem = dataclasses.replace(tiny, cluster=cluster, model=model)
+    _lies_between(_with_other_ends(problem, seed) if seed % 2 else problem)
 
 
 def _lies_between(problem):
