@@ -128,7 +128,7 @@ def site(tmp_path_factory):
         warnings.simplefilter("ignore")  # Sphinx's, about what its extensions call
         patch.syspath_prepend(ROOT / "docs")
         pages = importlib.import_module("pages")
-        patch.setattr(pages, "executed", _drawn_in_the_first_cell)
+        patch.setattr("pipelab.cli.static_pages.one_page.executed", _drawn_in_the_first_cell)
         patch.setattr(pages, "notebooks_of_the_course", lambda: notebooks_of_the_course()[:1])
         claims = pl.course.reproduce(["boostr"])
         patch.setattr(pl.course, "reproduce", lambda: claims)
