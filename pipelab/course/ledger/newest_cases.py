@@ -118,8 +118,9 @@ def _model(folder: Path, parameters: Mapping[str, Row]) -> Transformer:
         precision = known
 
     def make(d_model: str, heads: str, **fields: Any) -> Transformer:
-        whole = heads.isascii() and heads.isdigit() and int(heads) and d_model.isdigit()
-        if not whole or int(d_model) % int(heads):
+        given = heads, d_model
+        whole = all(text.isascii() and text.isdigit() and len(text) < 20 for text in given)
+        if not whole or not int(heads) or int(d_model) % int(heads):
             expected = "expected a whole number that divides d_model"
             raise InvalidValue("Transformer", [("heads", heads, expected)])
         width = int(d_model) // int(heads)
