@@ -202,7 +202,7 @@ _CHOSEN = 0.5  # of a variable that should be 0 or 1
 
 
 class WithoutFamilies(NamedTuple):
-    """What came of it."""
+    """The throughput that a solver claims without some families, and what `evaluate` finds wrong with it."""
 
     predicted_tokens_per_s: float | None  # what the solver claims
     verdict: str  # what `evaluate` finds wrong with the stages it chose

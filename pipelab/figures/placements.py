@@ -34,7 +34,7 @@ _NAMED_SHARE, _INSIDE_SHARE = (
 )  # of all layers: room for "stage 1", and for its number
 
 
-class _Block(NamedTuple):
+class _StageBlock(NamedTuple):
     """A GPU's part in a stage; `row` is counted from the top, `number` from 1."""
 
     row: int
@@ -164,7 +164,7 @@ def placement_parts(
     pairs = [
         (i, s, g) for i, s in enumerate(placement.stages if placement else (), 1) for g in s.gpus
     ]
-    blocks = [_Block(row, *pair) for row, pair in enumerate(pairs)]
+    blocks = [_StageBlock(row, *pair) for row, pair in enumerate(pairs)]
     evaluation = evaluate(given(problem), placement) if placement and fits else None
     slow = evaluation.bottlenecks if evaluation else ()
     marked = ["<b>{} ◀</b>" if f"stage {b.number}" in slow else "{}" for b in blocks]
@@ -210,7 +210,7 @@ def layer_axis(layers: int) -> dict:
 
 
 def _blocks(
-    problem: Problem | None, blocks: Sequence[_Block], evaluation: Evaluation | None
+    problem: Problem | None, blocks: Sequence[_StageBlock], evaluation: Evaluation | None
 ) -> dict:
     """Return a bar for every GPU of every stage; colour by type, hatched where its memory is too small."""
     if problem and evaluation:
@@ -236,7 +236,7 @@ def _blocks(
     }
 
 
-def _look(problem: Problem, block: _Block, colours: Mapping[str, str]) -> tuple[str, ...]:
+def _look(problem: Problem, block: _StageBlock, colours: Mapping[str, str]) -> tuple[str, ...]:
     """Return colour, text, its place and ink, hatch and hover of a block."""
     _, number, stage, g = block
     gpus, layers = problem.cluster.gpus, problem.model.layers
@@ -260,20 +260,20 @@ def _look(problem: Problem, block: _Block, colours: Mapping[str, str]) -> tuple[
     )
 
 
-def _bars(name: str, blocks: Sequence[_Block]) -> dict:
+def _bars(name: str, blocks: Sequence[_StageBlock]) -> dict:
     start = np.array([b.stage.layers.start + 0.5 for b in blocks])
     end = np.array([b.stage.layers.stop + 0.5 for b in blocks])
     return bar(name, [b.row for b in blocks], start, end, width=0.85)
 
 
-def _frames(blocks: Sequence[_Block], slow: Sequence[str]) -> dict:
+def _frames(blocks: Sequence[_StageBlock], slow: Sequence[str]) -> dict:
     """Return a black frame around every GPU of the slowest stages."""
     framed = _bars("bottleneck", [b for b in blocks if f"stage {b.number}" in slow])
     outline = {"color": "rgba(0,0,0,0)", "line": {"color": BOTTLENECK, "width": 3}}
     return framed | {"hoverinfo": "skip", "marker": outline}
 
 
-def _links(evaluation: Evaluation | None, blocks: Sequence[_Block]) -> dict:
+def _links(evaluation: Evaluation | None, blocks: Sequence[_StageBlock]) -> dict:
     """Return the links that are the bottleneck, from GPU to GPU along the boundary of their stages."""
     row = {b.gpu: b.row for b in blocks}
     xs: list[float | None] = []

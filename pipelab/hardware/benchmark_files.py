@@ -129,7 +129,7 @@ def _with_stated(
 
 
 @dataclass(frozen=True)
-class _Result:
+class _BenchmarkRecord:
     """One JSON object of a file: a result of a benchmark."""
 
     place: str
@@ -167,7 +167,7 @@ class _Result:
         return run.passes(self, stated, gpus)
 
 
-def _results(path: Path) -> list[_Result]:
+def _results(path: Path) -> list[_BenchmarkRecord]:
     """Read objects in a list, alone, or one in each line."""
     text = read_text(path)
     lines = [line for line in text.splitlines() if line.strip()]
@@ -184,7 +184,10 @@ def _results(path: Path) -> list[_Result]:
         if not isinstance(one, dict):
             expected = "expected an object with fields"
             raise InvalidData(f"{named(path)}, result {n}: {shown(one)}: {expected}")
-    return [_Result(f"{named(path)}, result {n}", one) for n, one in enumerate(objects, start=1)]
+    return [
+        _BenchmarkRecord(f"{named(path)}, result {n}", one)
+        for n, one in enumerate(objects, start=1)
+    ]
 
 
 _Refused = Iterator[tuple[str, str]]  # fields that no time can be read with, and what was expected
@@ -247,7 +250,9 @@ class _LlamaBench:
         if (several and not chosen) or no_gpu:
             yield "gpu_info", one_gpu
 
-    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
+    def passes(
+        self, result: _BenchmarkRecord, stated: StatedFacts, gpus: _Facts
+    ) -> Iterator[Measurement]:
         """Read a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
         model = _model_by_size(result, self.model_n_params, stated)
         layers = load_model(model).layers
@@ -273,7 +278,7 @@ class _LlamaBench:
         )
 
 
-def _model_by_size(result: _Result, size: float, stated: StatedFacts) -> str:
+def _model_by_size(result: _BenchmarkRecord, size: float, stated: StatedFacts) -> str:
     """Find the model with this number of parameters; a stated one must have about as many."""
     if stated.model is not None:
         parameters = load_model(stated.model).parameters()
@@ -289,7 +294,7 @@ def _model_by_size(result: _Result, size: float, stated: StatedFacts) -> str:
     return str(near[0])
 
 
-def _gpu_by_name(result: _Result, name: str | None, gpus: _Facts) -> str:
+def _gpu_by_name(result: _BenchmarkRecord, name: str | None, gpus: _Facts) -> str:
     if not name or "," in name:
         what = "one GPU, as with CUDA_VISIBLE_DEVICES=0" if name else "text that is not empty"
         raise result.error("gpu_info", f"expected {what}; or give gpu_type=…")
@@ -325,7 +330,9 @@ class _Serving:
         if not min(self.max_concurrency, int(self.completed)):
             yield "max_concurrency", "expected a whole number of at least 1"
 
-    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
+    def passes(
+        self, result: _BenchmarkRecord, stated: StatedFacts, gpus: _Facts
+    ) -> Iterator[Measurement]:
         """Take decode from the time per output token; prefill from the time to the first, if no request waits.
 
         With several requests in flight, the first token of one waits for the others, and the
@@ -353,7 +360,7 @@ class _Serving:
             yield timed(phase="decode", batch=batch, measured=later, tokens=context)
 
 
-def _refuse_drafts(result: _Result) -> None:
+def _refuse_drafts(result: _BenchmarkRecord) -> None:
     """Refuse answers of which a pass makes several tokens, as vLLM's and SGLang's benchmarks say of drafts."""
     for field, value in result.all_fields.items():
         if value and re.match("spec_decode_|accept_length$|speculative_algorithm$", field):
@@ -375,7 +382,9 @@ class _VllmLatency:
             apart = "prefill and decode cannot be told apart"
             yield "avg_latency", f"with prompts of {prompt} tokens, {apart}; {lengths}"
 
-    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
+    def passes(
+        self, result: _BenchmarkRecord, stated: StatedFacts, gpus: _Facts
+    ) -> Iterator[Measurement]:
         """Read a batch of prompts, or of answers so long that the prompt counts as one token more."""
         needed = {
             "model": "which model this is",
@@ -413,7 +422,7 @@ _PARALLEL = r"(?i)(?:(tp|tensor.parallel)|pp|dp|(pipeline|data).parallel)(.size)
 
 
 def _of_engine(
-    result: _Result, stated: StatedFacts, model: str, of_form: str | None = None
+    result: _BenchmarkRecord, stated: StatedFacts, model: str, of_form: str | None = None
 ) -> partial[Measurement]:
     """Say who measured: whoever the file names, or whose form it has."""
     backend = result.fields.get("backend") or result.fields.get("endpoint_type") or ""
@@ -441,7 +450,7 @@ def _of_engine(
     )
 
 
-def _tensor_parallel(result: _Result) -> int:
+def _tensor_parallel(result: _BenchmarkRecord) -> int:
     """Return how many GPUs cut each layer, if the file says it; refuse a run that is split otherwise."""
     gpus = 1
     for field, value in result.all_fields.items():
@@ -455,7 +464,7 @@ def _tensor_parallel(result: _Result) -> int:
     return gpus
 
 
-def _model_by_name(result: _Result, name: str | None, stated: StatedFacts) -> str:
+def _model_by_name(result: _BenchmarkRecord, name: str | None, stated: StatedFacts) -> str:
     """Find the model by its name on the hub, which has a maker in front, and a purpose or month behind."""
     if not name and (stated.model is None or stated.precision is None):
         expected = "expected text that is not empty; or give model=… and precision=…"

@@ -166,7 +166,7 @@ def _refuse_unsupported(c: _Config, kind: Any) -> None:
 # The families
 
 
-class _Family(NamedTuple):
+class _FamilyRules(NamedTuple):
     """The rules by which one family's configurations become the fields of `Transformer`."""
 
     kv_per_head: bool = False  # without num_key_value_heads, every head has its own keys and values
@@ -323,9 +323,9 @@ def _deepseek(c: _Config) -> dict[str, Any]:
     }
 
 
-_LLAMA = _Family(kv_per_head=True, biased=True)
-_MISTRAL = _Family(windows=partial(_windows, default=4096))
-_GEMMA = _Family(biased=True, defaults={"head_dim": 256, "tie_word_embeddings": True})
+_LLAMA = _FamilyRules(kv_per_head=True, biased=True)
+_MISTRAL = _FamilyRules(windows=partial(_windows, default=4096))
+_GEMMA = _FamilyRules(biased=True, defaults={"head_dim": 256, "tie_word_embeddings": True})
 # Gemma 2 has norms before and after both blocks; every other layer has a window, the first among them.
 _GEMMA2 = _GEMMA._replace(
     windows=partial(_windows, default=4096, every=2), norms=lambda f: 2 * f["d_model"]
@@ -341,23 +341,23 @@ _GEMMA3 = _GEMMA2._replace(
     },
 )
 # Qwen 3 has norms of queries and of keys; OLMo 2 of those of all heads together.
-_QWEN2 = _Family(windows=_windows_if_used, more=lambda _: {"qkv_bias": True})
-_QWEN3 = _Family(biased=True, windows=_windows_if_used, norms=lambda f: 2 * f["head_dim"])
+_QWEN2 = _FamilyRules(windows=_windows_if_used, more=lambda _: {"qkv_bias": True})
+_QWEN3 = _FamilyRules(biased=True, windows=_windows_if_used, norms=lambda f: 2 * f["head_dim"])
 _OLMO2 = _LLAMA._replace(norms=lambda f: (f["heads"] + f["kv_heads"]) * f["head_dim"])
-_DEEPSEEK_V3 = _Family(kv_per_head=True, more=_deepseek, defaults={"topk_method": "noaux_tc"})
+_DEEPSEEK_V3 = _FamilyRules(kv_per_head=True, more=_deepseek, defaults={"topk_method": "noaux_tc"})
 _FAMILIES = {
     "llama": _LLAMA,
     "granite": _LLAMA,
     "mistral": _MISTRAL,
     "ministral": _MISTRAL,
-    "phi3": _Family(kv_per_head=True, windows=_windows),
+    "phi3": _FamilyRules(kv_per_head=True, windows=_windows),
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
     "gemma3_text": _GEMMA3,
     "qwen2": _QWEN2,
     "qwen3": _QWEN3._replace(defaults={"head_dim": 128}),
     "olmo2": _OLMO2,
-    "mixtral": _Family(windows=_windows, more=_mixtral_experts),
+    "mixtral": _FamilyRules(windows=_windows, more=_mixtral_experts),
     # norms: the shared expert's gate
     "qwen2_moe": _QWEN2._replace(norms=lambda f: f["d_model"], more=_qwen2_experts),
     "qwen3_moe": _QWEN3._replace(more=_qwen_experts),

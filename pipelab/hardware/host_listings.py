@@ -51,7 +51,7 @@ _WORDS = f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS (AMD's: XGMI or P
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Host:
+class _ListedHost:
     """One host: its n GPUs in the order of their numbers, and what is between every two of them.
 
     NVLinks are XGMI links where GPUs are AMD's.
@@ -130,7 +130,7 @@ def _host_names(folder: Path) -> list[str]:
     return sorted(names - {""}, key=lambda name: [(isinstance(p, str), p) for p in parts[name]])
 
 
-def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
+def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _ListedHost:
     listed = listed_gpus(folder / f"{name}{GPUS}", facts)
     path = folder / f"{name}{TOPOLOGY}"
     alone = len(listed) == 1 and not os.path.isfile(path)
@@ -141,7 +141,7 @@ def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
     links = [facts[kind].link_gb_per_s / one for kind, one in zip(kinds, nvlink, strict=True)]
     switched = [facts[kind].pcie_gb_per_s is not None for kind in kinds]
     most = [count if has else _MOST_LINKS for count, has in zip(links, switched, strict=True)]
-    return _Host(
+    return _ListedHost(
         name=name, listed=listed, nvlink=nvlink, most=most, words=words, nvlinks=np.array(nvlinks)
     )
 
@@ -218,7 +218,7 @@ def _nvlink(kind: str, gpu: GPUFacts) -> float:
     return _NVLINK_GB_PER_S[gpu.memory_kind]
 
 
-def _inside(host: _Host, sockets: float) -> np.ndarray:
+def _inside(host: _ListedHost, sockets: float) -> np.ndarray:
     """Return the GB/s between the GPUs of a host; `sockets` is what SYS carries."""
     slots = np.array([gpu.slot for gpu in host.listed])
     slot, one = (np.minimum.outer(rates, rates) for rates in (slots, host.nvlink))
@@ -228,7 +228,7 @@ def _inside(host: _Host, sockets: float) -> np.ndarray:
     return matrix
 
 
-def _in_nodes(host: _Host, inside: np.ndarray) -> list[GPU]:
+def _in_nodes(host: _ListedHost, inside: np.ndarray) -> list[GPU]:
     """Return the host's GPUs with their nodes: those that NVLink joins, each to each, and then all others."""
     left, gpus = list(range(len(host.listed))), [listed.gpu for listed in host.listed]
     while left:
@@ -248,7 +248,7 @@ def _in_nodes(host: _Host, inside: np.ndarray) -> list[GPU]:
     return gpus
 
 
-def _to_others(host: _Host, inside: np.ndarray, i: int, node: list[int]) -> float:
+def _to_others(host: _ListedHost, inside: np.ndarray, i: int, node: list[int]) -> float:
     """Return the GB/s of a GPU to all others of its node together.
 
     Wired each to each (4 H100 with NV6), a GPU's links add up. With a switch every pair shows all

@@ -45,7 +45,7 @@ class _Nodes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Node:
+class _NodeSpeeds:
     """One node: its GPUs, and how fast it talks inside, through its slots and over the network, in GB/s."""
 
     facts: _Nodes
@@ -206,7 +206,7 @@ def _cluster(
     place: str, rows: Sequence[_Nodes], facts: Mapping[str, GPUFacts], network: float | None = None
 ) -> Cluster:
     """Make a cluster of the nodes of all rows."""
-    nodes: list[_Node] = []
+    nodes: list[_NodeSpeeds] = []
     for row in rows:
         if row.gpu_type not in facts:
             known = nearest(row.gpu_type, facts)
@@ -239,14 +239,16 @@ def _cluster(
             )
             slot = gpu.pcie_gb_per_s or gpu.link_gb_per_s
             nodes.append(
-                _Node(facts=row, gpu=one, count=size, inside=inside, slot=slot, outside=outside / 8)
+                _NodeSpeeds(
+                    facts=row, gpu=one, count=size, inside=inside, slot=slot, outside=outside / 8
+                )
             )
     group = np.repeat(np.arange(len(nodes)), [n.count for n in nodes])
     gpus = tuple(g for n in nodes for g in (n.gpu,) * n.count)
     return Cluster(gpus, _bandwidth(nodes), group, _latency(nodes))
 
 
-def _bandwidth(nodes: list[_Node]) -> np.ndarray:
+def _bandwidth(nodes: list[_NodeSpeeds]) -> np.ndarray:
     """Return GB/s between nodes, and inside each on the diagonal."""
     between = [(n.facts.between_sites_gbit_per_s or np.inf) / 8 for n in nodes]
     outside, far, slot = (
@@ -259,19 +261,19 @@ def _bandwidth(nodes: list[_Node]) -> np.ndarray:
     return matrix
 
 
-def _one_machine(nodes: list[_Node]) -> np.ndarray:
+def _one_machine(nodes: list[_NodeSpeeds]) -> np.ndarray:
     """Tell which nodes are in one machine; bool, (nodes, nodes)."""
     machine = np.array([n.gpu.machine or f"node {i}" for i, n in enumerate(nodes)])
     return machine[:, None] == machine
 
 
-def _other_sites(nodes: list[_Node]) -> np.ndarray:
+def _other_sites(nodes: list[_NodeSpeeds]) -> np.ndarray:
     """Tell which nodes are at different sites; bool, (nodes, nodes)."""
     site = np.array([n.facts.site for n in nodes])
     return site[:, None] != site
 
 
-def _latency(nodes: list[_Node]) -> np.ndarray:
+def _latency(nodes: list[_NodeSpeeds]) -> np.ndarray:
     """Return milliseconds between nodes; nothing inside a machine."""
     network = [n.facts.network_latency_ms or 0.0 for n in nodes]
     between = [n.facts.between_sites_latency_ms or 0.0 for n in nodes]

@@ -72,7 +72,7 @@ _MOST_GENERATED = 4_000  # every two GPUs have a link: 128 MB
 
 
 @checked
-class _PoolRow(PoolRow):
+class _PricedPoolRow(PoolRow):
     """One row of gpu_pool.csv, with a price by any of its names."""
 
     dollar_per_hour: Positive | None = None
@@ -140,7 +140,7 @@ def _workload(parameters: Mapping[str, Row]) -> Workload:
 
 def _gpus(folder: Path, provider: str | None) -> tuple[list[GPU], str]:
     """Return the GPUs in the order of their ids, and what to say of types without a price."""
-    rows, listed = read_pool(folder, _PoolRow), _price_list(folder)
+    rows, listed = read_pool(folder, _PricedPoolRow), _price_list(folder)
     if provider is not None and listed is None:
         expected = "expected a list of prices beside the case"
         raise rows[0][0].error("cloud_provider", provider, expected)

@@ -437,7 +437,7 @@ def _next_rate(instance: Instance, throughput: float | None) -> float | None:
     return float(higher[0]) if len(higher) else None
 
 
-class _Stage(NamedTuple):
+class _StageUse(NamedTuple):
     """What a stage takes of each class, and the first layers that it may hold, by their number.
 
     First layers are the bits of a number, as in `most_held`.
@@ -447,7 +447,7 @@ class _Stage(NamedTuple):
     begins: dict[int, int]
 
 
-def stages_of(problem: Problem, rate: float) -> list[_Stage]:
+def stages_of(problem: Problem, rate: float) -> list[_StageUse]:
     """List the stages of a rate, by class; the cost model is asked for each kind of span."""
     classes, spans = gpu_classes(problem.cluster), problem.model.spans
     layers = problem.model.layers
@@ -464,12 +464,12 @@ def stages_of(problem: Problem, rate: float) -> list[_Stage]:
             if _throughput(problem, gpus, span) * (1 + LAST_BITS) >= rate:
                 begins[len(span)] = begins.get(len(span), 0) | first
         if begins:
-            stages.append(_Stage([mixture.count(a) for a in range(len(kinds))], begins))
+            stages.append(_StageUse([mixture.count(a) for a in range(len(kinds))], begins))
     return stages
 
 
 def most_held(
-    problem: Problem, stages: Sequence[_Stage], rate: float, links: bool
+    problem: Problem, stages: Sequence[_StageUse], rate: float, links: bool
 ) -> tuple[int, int]:
     """Return the most layers, from the first on, that stages of a rate can hold, and the number of cases looked at.
 

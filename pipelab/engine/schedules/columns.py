@@ -33,7 +33,7 @@ _MOST_ROUNDS = 1_000_000  # each costs some 15 µs, whatever it holds
 _MOST_CELLS = 40_000_000  # of rounds times ranks
 
 
-class _Steps(NamedTuple):
+class _Rounds(NamedTuple):
     """The nodes by round, and for each round what its nodes wait for."""
 
     row: np.ndarray  # (nodes,) by round
@@ -119,14 +119,14 @@ class Graph(Frozen):
             now += 1
 
     @cached_property
-    def _buffered(self) -> _Steps:
+    def _buffered(self) -> _Rounds:
         """Without nodes for messages: an action waits for its maker, and so much longer."""
         row, n = np.append(self.row, -1), self.actions
         late = [np.where(waits[:n] < n, -1, row[waits[:n]]) for waits in self.waits[1:]]
         return self._steps(self.rounds, [self.waits[0][:n], *self.makers], late)
 
     @cached_property
-    def _queued(self) -> _Steps:
+    def _queued(self) -> _Rounds:
         before, made_by = (waits[self.actions :] for waits in self.waits[:2])
         # Both halves of a pair may send over one line, the second after the first.
         second = np.append(self.waits[1], len(self))[before] == made_by
@@ -138,7 +138,7 @@ class Graph(Frozen):
 
     def _steps(
         self, number: np.ndarray, waits: Sequence[np.ndarray], late: list[np.ndarray]
-    ) -> _Steps:
+    ) -> _Rounds:
         n, order = len(number), np.argsort(number, kind="stable")
         # Behind the nodes: "nothing", and when each rank may begin.
         place = np.empty(n + 1, dtype=np.int64)
@@ -151,7 +151,7 @@ class Graph(Frozen):
             own, *others = (source[low:high] for source in sources)
             needed = [(i, source) for i, source in enumerate(others) if (source != n).any()]
             rounds.append((low, high, own, needed))
-        return _Steps(
+        return _Rounds(
             row=self.row[order], place=place[:n], rounds=rounds, late=[each[order] for each in late]
         )
 
@@ -184,7 +184,9 @@ class Graph(Frozen):
         """Return when the last node ends with queued transfers, shape () or (K,)."""
         return self._ended(took, self._queued)[: len(self)].max(axis=0)
 
-    def _ended(self, took: np.ndarray, steps: _Steps, free: np.ndarray | None = None) -> np.ndarray:
+    def _ended(
+        self, took: np.ndarray, steps: _Rounds, free: np.ndarray | None = None
+    ) -> np.ndarray:
         """Compute what `finish` does, by round."""
         n, row = len(steps.row), steps.row
         end = np.zeros((n + len(self.first), *took.shape[1:]))

@@ -32,7 +32,7 @@ class ClosedForm(NamedTuple):
     source: str
 
 
-class _Case(NamedTuple):
+class _Symbols(NamedTuple):
     """The symbols of the formulas for one schedule and its costs; F, I and W where stages are equal."""
 
     p: int
@@ -56,7 +56,7 @@ class _Case(NamedTuple):
         return all((each == each[0]).all() for each in times) and not self.table["comm"].any()
 
 
-class _Form(NamedTuple):
+class _FormulaEntry(NamedTuple):
     schedules: tuple[str, ...]
     formula: str
     conditions: tuple[str, ...]  # each a key of `_HOLDS`
@@ -69,7 +69,7 @@ _SMALL_W, _ONES = (*_EQUAL, "W ≤ F and W ≤ I"), (*_EQUAL, "F = I = W")
 
 # The paper's table names no condition on W; the ones below are where the formulas meet the
 # simulator.
-_HOLDS: dict[str, Callable[[_Case], bool]] = {
+_HOLDS: dict[str, Callable[[_Symbols], bool]] = {
     _EQUAL[0]: lambda c: c.equal,
     "W ≤ F and W ≤ I": lambda c: min(c.F, c.I) >= c.W,
     "F = I = W": lambda c: c.F == c.I == c.W,
@@ -81,21 +81,21 @@ _HOLDS: dict[str, Callable[[_Case], bool]] = {
 }
 
 
-def _flow_shops(c: _Case) -> float:
+def _flow_shops(c: _Symbols) -> float:
     forward, back = c.table["forward"], c.table["backward_input"] + c.table["backward_weight"]
     slowest = forward.max() + back.max()
     return float(forward.sum() + back.sum() + (c.m - 1) * slowest + 2 * c.table["comm"].sum())
 
 
-def _in_chunks(c: _Case) -> float:
+def _in_chunks(c: _Symbols) -> float:
     return c.m * c.FB + (c.p - 1) * c.FB / c.v
 
 
-def _overlapped(c: _Case) -> float:
+def _overlapped(c: _Symbols) -> float:
     return c.m * c.FB + (c.p - 1) * (c.FB + c.I - 2 * c.W) / 2
 
 
-def _bubble(weights: int) -> Callable[[_Case], float]:
+def _bubble(weights: int) -> Callable[[_Symbols], float]:
     """Return m(F+B) + (p-1)(F+I-`weights`·W)."""
     return lambda c: c.m * c.FB + (c.p - 1) * (c.F + c.I - weights * c.W)
 
@@ -114,31 +114,35 @@ _2P = ("m ≥ 2p-1",)
 # By the attribute of `Timeline` that they predict.
 _FORMS = {
     "makespan": (
-        _Form(
+        _FormulaEntry(
             ("GPipe",),
             "ΣF + (m-1)·max F + ΣB + (m-1)·max B + 2Σc",
             (),
             _flow_shops,
             "two flow shops, one after the other",
         ),
-        _Form(
+        _FormulaEntry(
             ("1F1B",),
             "(m+p-1)(F+B)",
             _EQUAL,
             lambda c: (c.m + c.p - 1) * c.FB,
             f"{_TABLE_2} and appendix H",
         ),
-        _Form(("Interleaved1F1B",), _CHUNKS, (*_EQUAL, "m divisible by p"), _in_chunks, _MEGATRON),
-        _Form(("LoopedBFS",), _CHUNKS, (*_EQUAL, "m ≥ p"), _in_chunks, _BFS),
-        _Form(("ZBH1",), "m(F+B) + (p-1)(F+I-W)", (*_SMALL_W, "m ≥ p"), _bubble(1), _TABLE_2),
-        _Form(
+        _FormulaEntry(
+            ("Interleaved1F1B",), _CHUNKS, (*_EQUAL, "m divisible by p"), _in_chunks, _MEGATRON
+        ),
+        _FormulaEntry(("LoopedBFS",), _CHUNKS, (*_EQUAL, "m ≥ p"), _in_chunks, _BFS),
+        _FormulaEntry(
+            ("ZBH1",), "m(F+B) + (p-1)(F+I-W)", (*_SMALL_W, "m ≥ p"), _bubble(1), _TABLE_2
+        ),
+        _FormulaEntry(
             ("ZBH1",),
             _FEW,
             (*_SMALL_W, "m ≤ p"),
             lambda c: (c.m + c.p - 1) * (c.F + c.I) + c.W,
             "Zero Bubble, appendix H",
         ),
-        _Form(
+        _FormulaEntry(
             ("DualPipeV",),
             _OVERLAP,
             (*_ONES, "overlap = 1"),
@@ -147,35 +151,37 @@ _FORMS = {
         ),
     ),
     "span": (
-        _Form(("ZBH2",), _H2, (*_SMALL_W, *_2P), _bubble(2), _TABLE_2),
-        _Form(("ZBV",), "m(F+B)", (*_ONES, *_2P), lambda c: c.m * c.FB, _SECTION_6),
+        _FormulaEntry(("ZBH2",), _H2, (*_SMALL_W, *_2P), _bubble(2), _TABLE_2),
+        _FormulaEntry(("ZBV",), "m(F+B)", (*_ONES, *_2P), lambda c: c.m * c.FB, _SECTION_6),
     ),
     "peak_in_flight": (
-        _Form(("GPipe",), "m", (), lambda c, r: c.m, _MEGATRON),
-        _Form(
+        _FormulaEntry(("GPipe",), "m", (), lambda c, r: c.m, _MEGATRON),
+        _FormulaEntry(
             ("1F1B", "ZBH1"),
             "min(m, p-r) on rank r",
             (),
             lambda c, r: c.p - r,
             _COUNTED.format("p"),
         ),
-        _Form(
+        _FormulaEntry(
             ("ZBH2",),
             "min(m, 2(p-r)-1) on rank r",
             (),
             lambda c, r: 2 * (c.p - r) - 1,
             _COUNTED.format("2p-1"),
         ),
-        _Form(
+        _FormulaEntry(
             ("Interleaved1F1B",),
             "min(mv, (v-1)p + 2(p-1-r) + 1) chunks on rank r",
             ("m divisible by p",),
             lambda c, r: (c.v - 1) * c.p + 2 * (c.p - 1 - r) + 1,
             _MEGATRON,
         ),
-        _Form(("LoopedBFS",), "mv chunks", (), lambda c, r: c.m * c.v, _BFS),
-        _Form(("ZBV",), "2p chunks, half a microbatch each", _2P, lambda c, r: 2 * c.p, _SECTION_6),
-        _Form(
+        _FormulaEntry(("LoopedBFS",), "mv chunks", (), lambda c, r: c.m * c.v, _BFS),
+        _FormulaEntry(
+            ("ZBV",), "2p chunks, half a microbatch each", _2P, lambda c, r: 2 * c.p, _SECTION_6
+        ),
+        _FormulaEntry(
             ("DualPipeV",),
             "2p+1 chunks, half a microbatch each",
             (),
@@ -234,7 +240,7 @@ def closed_forms(
     p, v, table = schedule.ranks, schedule.chunks, costs.tables(schedule)
     names = ("forward", "backward_input", "backward_weight")
     forward, back, weight = (v * float(table[name][0]) for name in names)
-    case = _Case(
+    case = _Symbols(
         p=p,
         m=schedule.microbatches,
         v=v,
