@@ -17,12 +17,13 @@ class PipelabError(Exception):
     Parameters
     ----------
     message : str, optional
-        What was expected, what arrived and what to do, which becomes one line. Of more than 2,000
-        characters the first 1,400 and the last 400 are kept.
+        What was expected, what arrived and what to do, which becomes one line. Characters that cannot
+        be printed are escaped, and of more than 2,000 the first 1,400 and the last 400 are kept.
     """
 
     def __init__(self, message: str = "") -> None:
         message = " ".join(line.strip() for line in message.splitlines())
+        message = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
         super().__init__(
             message if len(message) <= 2000 else f"{message[:1400]} … {message[-400:]}"
         )

@@ -94,7 +94,7 @@ def _spoil(draw, table: list[list[str]]) -> None:
                 line.append("1")
 
 
-def read_or_refused(load: Callable[[], Any], name: str, printable: bool = True) -> Any:
+def read_or_refused(load: Callable[[], Any], name: str) -> Any:
     """Return what was read, or None where a sentence of pipelab's own refuses it, with the name of what is bad data."""
     with warnings.catch_warnings(
         action="ignore"
@@ -104,6 +104,6 @@ def read_or_refused(load: Callable[[], Any], name: str, printable: bool = True) 
         except pl.PipelabError as error:
             message, of_data = str(error), isinstance(error, pl.errors.InvalidData)
     assert len(message) < 3000, f"{len(message)} characters are no sentence: {message[:200]} …"
-    assert message.isprintable() or not printable
+    assert message.isprintable()
     assert name in message or not of_data, message
     return None

@@ -179,7 +179,7 @@ def test_a_spoilt_file_is_read_whole_or_refused(door, name):
                 (folder / other).write_text(text, encoding="utf-8")
             (folder / name).write_bytes(data)
             named = ".csv" if door.startswith("load_case") else name
-            found = read_or_refused(lambda: load(folder), named, printable=False)
+            found = read_or_refused(lambda: load(folder), named)
             if found is not None:
                 for counted, number in count(found).items():
                     assert number == _plain_rows(folder / counted), counted
@@ -210,7 +210,7 @@ def test_a_spoilt_schedule_is_run_or_refused(data):
     text = data.draw(spoilt(SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)))])).decode(
         "utf-8", "replace"
     )
-    cells = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
+    cells = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text, newline=""))]
     actions = [[cell for cell in row if cell not in ("", "IDLE", "\ufeff")] for row in cells]
     try:
         found = runnable(pl.Schedule.of("spoilt", actions)).schedule
