@@ -6,7 +6,7 @@ from typing import Literal
 
 from pipelab.cluster import Cluster
 from pipelab.errors import UnknownName, nearest, shown
-from pipelab.fields import Count, checked
+from pipelab.fields import Count, Natural, checked
 from pipelab.files.csv_rows import bundled_by_name
 from pipelab.problem import ModelLike
 
@@ -42,9 +42,10 @@ class EngineRules:
         Whether it takes a training step and not a serving plan.
     schedules : str
         The only ones that it has for one stage per rank; empty if it takes any.
-    in_flight : {"stages", "one", "told", ""}
-        How many microbatches it keeps in flight at most: one for each stage, one in all, as many as it is told (where
-        it has several stages), or those of a schedule.
+    filling : {"synchronous", "by_stages", "dynamic", "micro_batches", "one", ""}
+        How it fills a pipeline (docs/fillings.md); empty if a schedule says so.
+    filling_more : int or "told"
+        How many batches more than stages it keeps in flight where it fills by stages; "told" if its script says.
     batches : str
         How it makes up the batches of several stages, where these are not the plan's microbatches.
     why : str
@@ -67,7 +68,8 @@ class EngineRules:
     sequences: Count | None = None
     numbered: bool = False
     schedules: str = ""
-    in_flight: Literal["stages", "one", "told", ""] = ""
+    filling: Literal["synchronous", "by_stages", "dynamic", "micro_batches", "one", ""] = ""
+    filling_more: Literal["told"] | Natural = 0
     batches: str = ""
     why: str = ""
 

@@ -200,7 +200,8 @@ def _has_the_plans_values(problem, placement, engine):
     told = dict(zip(found.arguments, [*found.arguments[1:], ""], strict=True))
     has = plan.evaluation.in_flight
     sequences = has * load.batch_size
-    most = stages if engine in ("vLLM", "TensorRT-LLM") else 1
+    overlapping = has if stages > 1 and load.phase == "prefill" else 1
+    most = {"vLLM": stages, "TensorRT-LLM": stages, "llama.cpp": overlapping}.get(engine, 1)
     # Besides weights and activations, keys and values of whole blocks count in memory.
     each = _padded(load.sequence_length + max(1, load.written), BLOCKS[engine])
     for report, stage in zip(plan.evaluation.stages, placement.stages, strict=True):

@@ -280,17 +280,11 @@ class EnginePlan:
         CUDA by itself counts the fastest GPU first. Of ROCm's variables this is the one that engines ask for
         (vllm/platforms/rocm.py; vLLM pull request 46636).
         """
-        used = [gpu for report in self.evaluation.stages for gpu in report.stage.gpus]
-        placed = zip(used, self.places, strict=True)
-        types = {self.problem.cluster.gpus[gpu].type for gpu, place in placed if place[0] == host}
+        kinds = [kind for report in self.evaluation.stages for kind in report.gpu_types]
+        types = {kind for kind, place in zip(kinds, self.places, strict=True) if place[0] == host}
         if {platform_of(kind) for kind in types} == {"ROCm"}:
             return "HIP_VISIBLE_DEVICES"
         return "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES"
-
-    @property
-    def kv_precision(self) -> str:
-        """Precision of keys and values; empty if the model does not say."""
-        return self.problem.model.kv_precision
 
     @property
     def weights(self) -> str:
@@ -344,8 +338,11 @@ class EnginePlan:
     def _notes_on_batches(self) -> list[str]:
         """List how the engine's batches differ from the plan's microbatches."""
         rules, has, stages = rules_of(self.engine), self.evaluation.in_flight, len(self.layers)
-        limits = {"stages": stages, "one": 1, "told": has if stages > 1 else 1}
-        most = limits.get(rules.in_flight)
+        more = rules.filling_more if stages > 1 else 0
+        by_stages = has if more == "told" else stages + more
+        reads = stages > 1 and self.problem.workload.phase == "prefill"
+        limits = {"by_stages": by_stages, "micro_batches": has if reads else 1, "one": 1}
+        most = limits.get(rules.filling)
         notes = [rules.batches] if rules.batches and stages > 1 else []
         if has is not None and most is not None and most < has:
             fewer = replace(self.evaluation, in_flight=most).attainable
