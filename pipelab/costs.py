@@ -13,9 +13,9 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from pipelab.cluster import GPU
-from pipelab.errors import InvalidValue
-from pipelab.fields import NotNegative, Real, checked, described
-from pipelab.problem import CostModel, ModelLike, StageCost, Workload
+from pipelab.errors import InvalidValue, NotApplicable
+from pipelab.fields import Natural, NotNegative, Real, checked, described
+from pipelab.problem import CostModel, Filling, ModelLike, StageCost, Workload
 
 # beyond, sums and ratios leave the range of floats
 _Milliseconds = Annotated[
@@ -69,6 +69,13 @@ def refuse_transfers(what: str, unit: str) -> None:
         raise InvalidValue(what, [("costs.link_units", unit, expected)])
 
 
+def refuse_filling(what: str, costs: CostModel) -> None:
+    """Refuse engines that fill a pipeline otherwise than with microbatches that never wait; `what` was called."""
+    if costs.filling != "synchronous":
+        expected = f"expected 'synchronous': {what} knows no other"
+        raise NotApplicable(what, [("problem.costs.filling", costs.filling, expected)])
+
+
 @checked
 class LayerTimes(CostModel):
     """Times that add up: a stage takes the sum of its layers' times.
@@ -80,6 +87,8 @@ class LayerTimes(CostModel):
         `work_factors` say where a layer takes longer, such as the last one with the head.
     reserved_gb : float
         Memory of every GPU that weights cannot use: KV cache, activations, buffers.
+    filling, filling_number
+        How a pipeline is filled, as of `CostModel`.
 
     Raises
     ------
@@ -95,6 +104,8 @@ class LayerTimes(CostModel):
 
     ms_per_layer: Mapping[str, _Milliseconds]
     reserved_gb: NotNegative = 0.0
+    filling: Filling = "synchronous"
+    filling_number: Natural = 0
 
     nodes_matter_alone = True  # rates and memory depend on types
 
@@ -104,7 +115,8 @@ class LayerTimes(CostModel):
         return tuple(self.ms_per_layer)
 
     def __hash__(self) -> int:
-        return hash((frozenset(self.ms_per_layer.items()), self.reserved_gb))
+        others = self.reserved_gb, self.filling, self.filling_number
+        return hash((frozenset(self.ms_per_layer.items()), *others))
 
     def with_speed(self, gpu_type: str, speed: float) -> Self:
         """Return these times with one type of GPU faster by a factor.
@@ -193,6 +205,8 @@ class WrappedCosts(CostModel):
     runs_on = _of_wrapped("runs_on")
     memory_share = _of_wrapped("memory_share")
     chunk_tokens = _of_wrapped("chunk_tokens")
+    filling = _of_wrapped("filling")
+    filling_number = _of_wrapped("filling_number")
     knows_training = _of_wrapped("knows_training")
     check = _of_wrapped("check")
     stage = _of_wrapped("stage")
@@ -223,6 +237,9 @@ class WrappedCosts(CostModel):
 
     def cutting_no_layer(self) -> Self:
         return self._around(self.costs.cutting_no_layer())
+
+    def with_filling(self, filling: Filling, filling_number: int = 0) -> Self:
+        return self._around(self.costs.with_filling(filling, filling_number))
 
     def with_link_units(self, unit: Any) -> Self:
         return self._around(self.costs.with_link_units(unit))

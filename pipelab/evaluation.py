@@ -81,6 +81,10 @@ class Evaluation(Frozen):
         Microbatches in flight, for all of which there is memory on every stage: the workload's
         number, or where it has none the one that yields most (of several the least). None where
         links are counted in transfers/s, and in training.
+    filling : str
+        How the engine fills the pipeline (`pipelab.filling`): what `attainable` is about.
+    at_once : float
+        With the filling "micro_batches", parts that may be in the pipeline at a time.
     """
 
     stages: tuple[StageReport, ...]
@@ -90,14 +94,24 @@ class Evaluation(Frozen):
     link_unit: str
     tokens: float
     in_flight: int | None = None
+    filling: str = "synchronous"
+    at_once: float = math.inf
 
     @property
     def attainable(self) -> float:
         """Tokens/s with `in_flight` microbatches in flight: min(rate, in_flight · tokens / traversal).
 
         A microbatch returns once it has been through all stages and links, so n of them yield at
-        most n · tokens in that time. Without a number in flight it is the rate.
+        most n · tokens in that time. Without a number in flight it is the rate. With the filling
+        "micro_batches" n parts follow one another, at most `at_once` of them in the pipeline, and the next n
+        begin when the last is through: n · tokens / (traversal + (n - 1) · interval), where the interval is
+        tokens / rate or traversal / at_once, whichever is longer.
         """
+        if self.filling == "micro_batches" and self.in_flight is not None:
+            traversal = self.seconds_per_pass
+            interval = max(self.tokens / self.rate, traversal / self.at_once)
+            seconds = traversal + (self.in_flight - 1) * interval
+            return self.in_flight * self.tokens / seconds
         if self.in_flight is None or self.in_flight >= self.in_flight_needed:
             return self.rate
         return min(self.rate, self.in_flight * self.tokens / self.seconds_per_pass)
@@ -372,18 +386,23 @@ def evaluate(
     links = tuple(_link_report(problem, a, b) for a, b in pairwise(placement.stages))
     in_tokens = problem.costs.link_units == "tokens"
     timed = problem.workload.phase != "training" and (in_tokens or not links)
-    given = problem.workload.in_flight
+    given, filling = problem.workload.in_flight, problem.costs.filling
 
     def with_memory_for(number: int) -> Evaluation:
         return _with_memory_for(problem, placement, links, number)
 
-    first = with_memory_for(given or 1)
     if not timed:
-        return replace(first, in_flight=None)
+        return replace(with_memory_for(given or 1), in_flight=None)
+    most = MOST_IN_FLIGHT
+    if filling == "by_stages":
+        most = min(given or most, len(placement.stages) + problem.costs.filling_number)
+        given = None  # it is told how many at most
+    elif filling != "synchronous":
+        given = (given or 1) if filling == "micro_batches" else 1
+    first = with_memory_for(given or 1)
     if given:
         return first
-    rates_fall = problem.costs.prefer == "rate"
-    return _most_attainable(first, with_memory_for, rates_fall)
+    return _most_attainable(first, with_memory_for, problem.costs.prefer == "rate", most)
 
 
 def _with_memory_for(
@@ -417,11 +436,13 @@ def _with_memory_for(
         link_unit=problem.costs.link_units,
         tokens=problem.workload.tokens,
         in_flight=in_flight,
+        filling=problem.costs.filling,
+        at_once=problem.costs.filling_number or math.inf,
     )
 
 
 def _most_attainable(
-    first: Evaluation, at: Callable[[int], Evaluation], rates_fall: bool
+    first: Evaluation, at: Callable[[int], Evaluation], rates_fall: bool, most: int
 ) -> Evaluation:
     """Choose the number in flight that yields most, of several such numbers the least.
 
@@ -438,6 +459,8 @@ def _most_attainable(
         The evaluation with this number, or `InvalidPlacement`.
     rates_fall : bool
         Whether no stage has a higher rate in a later mode: a full pipeline then ends the search.
+    most : int
+        More in flight are not tried.
     """
 
     def fitting(number: int) -> Evaluation | None:
@@ -448,8 +471,8 @@ def _most_attainable(
 
     best, here, begin = first, first, 1
     while True:
-        useful = here.in_flight_needed
-        reach = useful if rates_fall else MOST_IN_FLIGHT
+        useful = min(here.in_flight_needed, most)
+        reach = useful if rates_fall else most
 
         def has_changed(number: int, here: Evaluation = here) -> bool:
             later = fitting(number)

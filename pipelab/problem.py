@@ -7,8 +7,9 @@ once, so nothing further down needs to ask again whether a number is sensible.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cast
+from copy import copy
+from dataclasses import field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
 
@@ -224,6 +225,7 @@ def _sum(factors: tuple[float, ...] | None, layers: range) -> float:
 
 
 Phase = Literal["prefill", "decode", "mixed", "training"]
+Filling = Literal["synchronous", "by_stages", "dynamic", "micro_batches", "one"]
 
 
 @checked
@@ -245,7 +247,8 @@ class Workload:
     in_flight : int, optional
         Microbatches in the pipeline at a time; each keeps its KV cache on every stage. By default
         the number is chosen together with the placement: the one that yields most of those that
-        memory holds (`evaluate`). A number that is given stays.
+        memory holds (`evaluate`). A number that is given stays, unless an engine cannot have so many
+        (`CostModel.filling`): then it is the most.
     microbatches : int
         Of a step; read in "training".
     timed_at : {"mean", "last"}, optional
@@ -377,6 +380,8 @@ class CostModel(ABC):
     `cutting_every_layer`
     `cutting_no_layer`                      `Measured` takes memory from this cost model
     `with_link_units`                       links can be counted in another unit
+    `filling`, `filling_number`           the engine fills a pipeline otherwise than with microbatches that
+    `with_filling`                          never wait for each other; `runs_on` asks for another filling
     ======================================  ===================================================================
 
     Attributes
@@ -400,6 +405,11 @@ class CostModel(ABC):
         Share of a GPU's memory that the engine may take. None: as much as a plan needs.
     chunk_tokens : int or None
         Tokens of prompts in one pass, for which memory counts. None: not known.
+    filling : {"synchronous", "by_stages", "dynamic", "micro_batches", "one"}
+        How the engine fills a pipeline, see `pipelab.filling`.
+    filling_number : int
+        With the filling "by_stages", batches in flight beyond one for each stage; with "micro_batches", the most
+        parts in the pipeline at a time, and 0 for any number.
     """
 
     link_units: str = "tokens"
@@ -411,6 +421,8 @@ class CostModel(ABC):
     runs_on: str = ""
     memory_share: float | None = None
     chunk_tokens: int | None = None
+    filling: Filling = "synchronous"
+    filling_number: int = 0
 
     @property
     @abstractmethod
@@ -726,6 +738,27 @@ class CostModel(ABC):
         """
         return self
 
+    def with_filling(self, filling: Filling, filling_number: int = 0) -> Self:
+        """Return this cost model for an engine that fills a pipeline in another way.
+
+        Parameters
+        ----------
+        filling : {"synchronous", "by_stages", "dynamic", "micro_batches", "one"}
+            As of the cost model.
+        filling_number : int
+            Likewise.
+
+        Returns
+        -------
+        CostModel
+            A copy that differs in these alone.
+        """
+        if is_dataclass(self) and "filling" in (field.name for field in fields(self)):
+            return replace(self, filling=filling, filling_number=filling_number)
+        other = copy(self)
+        vars(other).update(filling=filling, filling_number=filling_number)
+        return other
+
     def cutting_no_layer(self) -> Self:
         """Return this cost model without stages whose GPUs cut layers.
 
@@ -828,6 +861,9 @@ class Problem:
             )
         if self.max_gpus_per_stage is None:
             object.__setattr__(self, "max_gpus_per_stage", self.cluster.largest_node)
+        if self.costs.filling not in get_args(Filling):
+            known = nearest(self.costs.filling, get_args(Filling))
+            raise InvalidValue("Problem", [("costs.filling", self.costs.filling, known)])
         self.costs.check(self)
 
     def with_in_flight(self, number: int | None) -> "Problem":

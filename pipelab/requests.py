@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelab.errors import InvalidPlacement
+from pipelab.errors import InvalidPlacement, NotApplicable
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
 from pipelab.exhaustive import list_placements
 from pipelab.fields import python_value
@@ -325,9 +325,8 @@ def best_service(problem: Problem, placement: Placement, limits: Limits) -> Serv
     Service or None
         None if no number in flight keeps the limits and fits in memory. Of several the least.
     """
-    own, best = problem.workload.in_flight, None
-    never_faster = problem.costs.prefer == "rate"  # with more in flight
-    for number in [own] if own else range(1, MOST_IN_FLIGHT):
+    best, never_faster = None, problem.costs.prefer == "rate"  # with more in flight
+    for number in numbers_in_flight(problem, placement):
         try:
             found = times(problem, placement, number)
         except InvalidPlacement:  # nor does memory hold more
@@ -339,6 +338,37 @@ def best_service(problem: Problem, placement: Placement, limits: Limits) -> Serv
         if served.full and (enough or same_with_all(problem, placement, found)):
             break
     return best
+
+
+def numbers_in_flight(problem: Problem, placement: Placement) -> range:
+    """List the numbers in flight that an engine may have in a pipeline, by its filling.
+
+    Parameters
+    ----------
+    problem : Problem
+        A number in flight that it gives stays.
+    placement : Placement
+        Whose stages count.
+
+    Returns
+    -------
+    range
+
+    Raises
+    ------
+    NotApplicable
+        A batch is cut into several parts.
+    """
+    costs, number, most = problem.costs, problem.workload.in_flight, MOST_IN_FLIGHT
+    if costs.filling == "by_stages":
+        most = len(placement.stages) + costs.filling_number
+    elif costs.filling != "synchronous":
+        most = 1
+    if costs.filling == "micro_batches" and (number or 1) > 1:
+        expected = "expected 1 or None with the filling 'micro_batches': requests wait for whole batches"
+        raise NotApplicable("requests", [("problem.workload.in_flight", number, expected)])
+    first = 1 if costs.filling == "by_stages" else min(number or 1, most)
+    return range(first, min(number or most, most) + 1)
 
 
 def same_with_all(problem: Problem, placement: Placement, found: Times) -> bool:

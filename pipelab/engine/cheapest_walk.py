@@ -393,7 +393,7 @@ class Walk:
                 blocks["at_most_all_layers"] = columns.rows({"n": _row(arcs.low)}, upper=most)
                 blocks["at_least_all_layers"] = columns.rows({"n": _row(arcs.high)}, lower=most)
         for i, (weight, most) in enumerate(self.limits):
-            scale = most or 1.0
+            scale = abs(most) or 1.0
             row = self._sum(weight) / scale
             parts = {group: _row(row[where]) for group, where in columns.slices.items()}
             blocks[f"limit_{i}"] = columns.rows(parts, upper=most / scale)

@@ -11,6 +11,11 @@ on every stage. That is its attainable rate at n. Ranges of n are ruled out or h
    whatever the least GPUs, dollars or seconds of such placements are, no pair of the range has less.
 3. For a = b both conditions together are exact.
 
+So it is with the filling "synchronous". With "one" and "dynamic" m is 1. With "by_stages" m is at most the number of
+stages and a given number more: 2 asks for as many stages as a needs. With "micro_batches" m parts that follow one
+another yield m·w / (L + (m - 1)·w / r), which is less: 2 is exact for m = 1, and for more once r is divided into parts
+(`_least_by_rate`).
+
 In 1 and 2 placements of other n are spoken of. A stage that has several execution modes (`Roofline`:
 batch shared or layers cut) may run otherwise with less memory to spare. So there every stage counts with
 the greatest rate of its modes, in no more time than that rate's interval (`instance.with_memory_for`): both are no
@@ -42,6 +47,7 @@ from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
+_JUST_ABOVE = 1 + 3 * ONE_ANSWER  # times a rate: what is not the same
 _MORE_BY = 1 + ATTAINED / 2  # times a rate: what is more
 _ROUNDS_BY_HAND = 6  # of solving for what the last answer needs, before ranges are halved
 
@@ -122,6 +128,21 @@ class Budget(NamedTuple):
     most: float
 
 
+def numbers_of(problem: Problem, full: bool = False) -> Range:
+    """Return the numbers in flight that a problem leaves open; `full`: those that memory is counted for."""
+    load, filling = problem.workload, problem.costs.filling
+    if full:
+        return Range(load.in_memory, load.in_memory)
+    if filling == "by_stages":
+        most = problem.model.layers + problem.costs.filling_number
+        return Range(1, min(most, load.in_flight or most))
+    if filling in ("one", "dynamic"):
+        return Range(1, 1)
+    if load.in_flight is None and filling == "synchronous":
+        return Range(1, math.inf)
+    return Range(load.in_memory, load.in_memory)
+
+
 def within(usd_per_hour: float | None) -> Budget | None:
     """Return what a placement may cost in $ per hour as a budget; None where it may cost anything."""
     return None if usd_per_hour is None else Budget("price", usd_per_hour)
@@ -170,7 +191,7 @@ class InFlightSearch:
 
     def full_pipelines(self) -> "InFlightSearch":
         """The relaxation in which every pipeline is full, with memory for one microbatch (or the workload's number)."""
-        problem = self.problem.with_in_flight(self.problem.workload.in_memory)
+        problem = self.problem.with_in_flight(numbers_of(self.problem).first)
         return InFlightSearch(problem, self.deadline, self.budget, True, _instances=self._instances)
 
     def yields(self, placement: Placement) -> float:
@@ -184,9 +205,7 @@ class InFlightSearch:
     @cached_property
     def numbers(self) -> Range:
         """All numbers in flight."""
-        load = self.problem.workload
-        number = load.in_memory if self.full else load.in_flight
-        return Range(1, math.inf) if number is None else Range(number, number)
+        return numbers_of(self.problem, self.full)
 
     @property
     def attained(self) -> float:
@@ -285,7 +304,7 @@ class InFlightSearch:
 
     def shortest_and_longest(self, floor: float) -> tuple[float, float]:
         """Bound a traversal with any number in flight from below; and find the longest time of any stage or hop."""
-        reach = self._reach(Range(self.numbers.first, math.inf), floor, timed=True)
+        reach = self._reach(self.numbers, floor, timed=True)
         found = list(filter(possible, walks(reach, {}, {})))
         times = [table[np.isfinite(table)] for walk in found for table in walk.times]
         shortest = min((walk.shortest for walk in found), default=math.inf)
@@ -302,10 +321,57 @@ class InFlightSearch:
         ------
         Ended, TooLarge
         """
+        if self._parts_follow and numbers.last > 1 and floor:
+            return self._least_by_rate(numbers, floor, what, most, at_least)
+        return self._least_at(numbers, floor, what, most, at_least, floor)
+
+    @property
+    def _parts_follow(self) -> bool:
+        """Whether a batch is cut into parts, and waits for the last part of the one before."""
+        return self.problem.costs.filling == "micro_batches" and not self.full
+
+    def _least_by_rate(
+        self, numbers: Range, floor: float, what: str, most: float, at_least: float
+    ) -> WalkResult:
+        """`least_at` where the slowest stage or link lengthens the time of a batch.
+
+        What yields `floor` at a rate r takes m·w / floor - (m - 1)·w / r at most. In a range of r its highest counts,
+        and the range is cut at the rate of whatever is found that yields less. Below the cut the time is shorter by a
+        solver's tolerance, so that the same is not found again.
+        """
+        tokens, last = self.problem.workload.tokens, numbers.last
+        at_once = self.problem.costs.filling_number or math.inf
+        highest = self.most_rate(numbers.first)
+        parts: list[tuple[float, float, float, float]] = [(at_least, floor, highest, 1.0)]
+        while parts:
+            bound, low, high, share = heapq.heappop(parts)
+            longest = share * last * tokens / floor
+            longest = min(longest - (last - 1) * tokens / high, longest / (1 + (last - 1) / at_once))
+            if low > high * _JUST_ABOVE or longest <= 0:
+                continue
+            found = self._least_at(numbers, low, what, most, bound, last * tokens / longest)
+            if found.bound == math.inf:
+                continue
+            if found.placement is None or found.stopped_by is not None:
+                return found
+            evaluated = evaluate(self.problem, found.placement)
+            if evaluated.attainable >= floor * (1 - ATTAINED / 4):
+                return found
+            cut = evaluated.rate * _JUST_ABOVE
+            heapq.heappush(parts, (found.bound, low, min(cut, high), share * (1 - ATTAINED)))
+            heapq.heappush(parts, (found.bound, cut, high, share))
+        return WalkResult(placement=None, bound=math.inf)
+
+    def _least_at(
+        self, numbers: Range, floor: float, what: str, most: float, at_least: float, pace: float
+    ) -> WalkResult:
+        """The program: stages and links reach `floor`, and a traversal takes no longer than `pace` allows."""
         limits = self._most_used
         if floor and numbers.last < math.inf and not self.full:
-            longest = numbers.last * self.problem.workload.tokens / floor
+            longest = numbers.last * self.problem.workload.tokens / pace
             limits["seconds"] = longest * (1 + ONE_ANSWER)
+        if self.problem.costs.filling == "by_stages" and not self.full:
+            limits["fewest stages"] = self.problem.costs.filling_number - numbers.first
         if most < math.inf:
             # a price that is the same but for its last bits is no reason to ask again
             room = 1 + ONE_ANSWER if what == "price" else 1.0

@@ -42,21 +42,22 @@ _TIME_SHARES = 1 / 3, 1 / 2, 1.0  # of the time left for one question, turn by t
 
 
 def weight_of(uses: Mapping[str, float], classes: Classes) -> Weight:
-    """A sum of "gpus", "price", "seconds" and "stages" with these weights."""
+    """A sum of "gpus", "price", "seconds", "stages" and "fewest stages", which count negative, with these weights."""
     per_gpu = np.full(len(classes), uses.get("gpus", 0.0))
     if "price" in uses:
         per_gpu += uses["price"] * prices_of(classes)
-    return Weight(
-        per_gpu=per_gpu, per_second=uses.get("seconds", 0.0), per_stage=uses.get("stages", 0.0)
-    )
+    per_stage = uses.get("stages", 0.0) - uses.get("fewest stages", 0.0)
+    return Weight(per_gpu=per_gpu, per_second=uses.get("seconds", 0.0), per_stage=per_stage)
 
 
 def used(problem: Problem, what: str, placement: Placement) -> float:
-    """How much a placement uses: "gpus", "stages", "price" in $ per hour, or "seconds" of a traversal."""
+    """How much a placement uses: "gpus", "stages", "price" in $ per hour, or "seconds" of a traversal; see `weight_of`."""
     if what == "seconds":
         return evaluate(problem, placement).seconds_per_pass
     if what == "price":
         return given(price_per_hour(problem, placement))
+    if what == "fewest stages":
+        return -float(len(placement))
     return float(len(placement.gpus) if what == "gpus" else len(placement))
 
 

@@ -45,9 +45,15 @@ def counting_memory_of(problem: Problem, engine: str) -> Problem:
 
 
 def as_engine_runs(problem: Problem, engine: str) -> Problem:
-    """Return a problem in which the engine's memory counts, and GPUs of a stage cut its layers and share no batch."""
-    counted = counting_memory_of(problem, engine)
-    return replace(counted, costs=counted.costs.cutting_every_layer())
+    """Return a problem with the engine's memory and filling, in which GPUs of a stage cut its layers and share no batch."""
+    counted, rules = counting_memory_of(problem, engine), rules_of(engine)
+    filling, number = rules.filling or "synchronous", rules.filling_number
+    if number == "told":  # it keeps as many in flight as its script says
+        filling, number = "synchronous", 0
+    if filling == "micro_batches" and problem.workload.phase != "prefill":
+        filling, number = "one", 0  # batches of one token per sequence are too small to be cut
+    costs = counted.costs.cutting_every_layer().with_filling(filling, number)
+    return replace(counted, costs=costs)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -44,8 +44,8 @@ class EngineRules:
         The only ones that it has for one stage per rank; empty if it takes any.
     filling : {"synchronous", "by_stages", "dynamic", "micro_batches", "one", ""}
         How it fills a pipeline (docs/fillings.md); empty if a schedule says so.
-    filling_more : int or "told"
-        How many batches more than stages it keeps in flight where it fills by stages; "told" if its script says.
+    filling_number : int or "told"
+        As `CostModel.filling_number`; "told" if its script says how many it keeps in flight.
     batches : str
         How it makes up the batches of several stages, where these are not the plan's microbatches.
     why : str
@@ -69,7 +69,7 @@ class EngineRules:
     numbered: bool = False
     schedules: str = ""
     filling: Literal["synchronous", "by_stages", "dynamic", "micro_batches", "one", ""] = ""
-    filling_more: Literal["told"] | Natural = 0
+    filling_number: Literal["told"] | Natural = 0
     batches: str = ""
     why: str = ""
 

@@ -13,7 +13,7 @@ from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked, derived, described
 from pipelab.files.csv_rows import read_objects
 from pipelab.files.reading_and_writing import path_of
-from pipelab.problem import CostModel, ModelLike, Problem, StageCost, StageTables, Workload
+from pipelab.problem import CostModel, Filling, ModelLike, Problem, StageCost, StageTables, Workload
 
 if TYPE_CHECKING:
     from scipy.interpolate import RegularGridInterpolator
@@ -110,6 +110,19 @@ class Measured(CostModel):
     def _seconds_by_type(self) -> dict[str, "RegularGridInterpolator"]:
         tables = self.milliseconds.items()
         return {name: _interpolator(name, table, self.per_layer) for name, table in tables}
+
+    @property
+    def filling(self) -> Filling:
+        """How a pipeline is filled: as `needs` says."""
+        return self.needs.filling
+
+    @property
+    def filling_number(self) -> int:
+        """The number that belongs to the filling: as `needs` says."""
+        return self.needs.filling_number
+
+    def with_filling(self, filling: Filling, filling_number: int = 0) -> Self:
+        return replace(self, needs=self.needs.with_filling(filling, filling_number))
 
     @property
     def gpu_types(self) -> tuple[str, ...]:

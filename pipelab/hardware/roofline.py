@@ -21,6 +21,7 @@ from pipelab.evaluation import StageReport
 from pipelab.fields import (
     Count,
     Flag,
+    Natural,
     NotNegative,
     Share,
     checked,
@@ -47,6 +48,7 @@ from pipelab.placement import Placement
 from pipelab.problem import (
     MEMORY_SLACK,
     CostModel,
+    Filling,
     ModelLike,
     Problem,
     StageCost,
@@ -96,6 +98,11 @@ class Roofline(CostModel):
     runs_on : str
         The engine whose own memory counts, a row of `data/engine_memory.csv`: `solve`, `deploy` and
         `settings` set it. Empty: no engine's memory counts, only weights, cache and activations.
+    filling : {"synchronous", "by_stages", "dynamic", "micro_batches", "one"}
+        How a pipeline is filled (`pipelab.filling`). `runs_on` of `pl.solve` takes the engine's in its place.
+    filling_number : int
+        With "by_stages", batches in flight beyond one for each stage; with "micro_batches", the most parts in the
+        pipeline at a time, and 0 for any number.
 
     Raises
     ------
@@ -171,6 +178,8 @@ class Roofline(CostModel):
     copies: Flag = True
     prefer: Literal["rate", "time"] = "rate"
     runs_on: str = ""
+    filling: Filling = "synchronous"
+    filling_number: Natural = 0
 
     nodes_matter_alone = True  # identical nodes are interchangeable
 

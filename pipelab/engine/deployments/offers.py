@@ -18,7 +18,7 @@ from pipelab.cluster import Cluster
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.timing import timed
-from pipelab.engine.in_flight import Range, compiled
+from pipelab.engine.in_flight import Range, compiled, numbers_of
 from pipelab.engine.instance import Groups, Instance, apart, by_class, instance_of, with_memory_for
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
@@ -53,8 +53,7 @@ def first_offers(
     TooLarge
         There are too many compositions of a stage.
     """
-    in_flight = problems[0].workload.in_flight
-    numbers = ALL_NUMBERS if in_flight is None else Range(in_flight, in_flight)
+    numbers = numbers_of(problems[0])
     if not keep_nodes_apart:
         merged = _offers(problems, numbers, deadline, True, limits)
         if merged and not any(map(_link_binds, merged)):

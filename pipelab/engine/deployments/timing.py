@@ -26,6 +26,7 @@ from pipelab.requests import (
     Service,
     Times,
     cache_gb,
+    numbers_in_flight,
     sent_seconds,
     times,
 )
@@ -188,15 +189,15 @@ def best_service(problem: Problem, placement: Placement, limits: Limits) -> Serv
     that serves most is known. Where no stage is faster with more in flight, a full pipeline within the limits ends
     the search, and so does a number beyond what the limits allow the slowest stage.
     """
-    fixed = problem.workload.in_flight
-    if fixed:
-        known = _times(problem, placement, fixed)
-        served = known and known.service(problem, fixed)
+    allowed = numbers_in_flight(problem, placement)
+    if len(allowed) == 1:
+        known = _times(problem, placement, allowed[0])
+        served = known and known.service(problem, allowed[0])
         return served if served and served.keeps(limits) else None
     never_faster = problem.costs.prefer == "rate"
     best, begin = None, 1
     while (here := _times(problem, placement, begin)) is not None:
-        most = _most(here, limits)
+        most = min(_most(here, limits), allowed[-1])
         wanted = min(max(begin, math.ceil(here.traversal / here.interval)), max(begin, most))
         end = _end(problem, placement, here, begin, wanted)
         for number in (end, end - 1):  # the last bits of the arithmetic
@@ -207,8 +208,8 @@ def best_service(problem: Problem, placement: Placement, limits: Limits) -> Serv
                 break
         if never_faster and ((best is not None and here.service(problem, end).full) or end > most):
             break
-        begin = _end(problem, placement, here, end, MOST_IN_FLIGHT) + 1
-        if begin > MOST_IN_FLIGHT:
+        begin = _end(problem, placement, here, end, allowed[-1]) + 1
+        if begin > allowed[-1]:
             break
     return best
 

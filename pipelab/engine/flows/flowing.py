@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from pipelab.costs import refuse_transfers
+from pipelab.costs import refuse_filling, refuse_transfers
 from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.arguments import refuse_training
@@ -109,6 +109,7 @@ def flow(
     """
     refuse_training(problem, "flow")
     refuse_transfers("flow", problem.costs.link_units)
+    refuse_filling("flow", problem.costs)
     with deadline_of(time_limit, stop) as deadline:
         return _Flowing(problem, objective == "rate", gap, deadline).run(time_limit)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Criterion, Deadline, deadline_of, stop_of
-from pipelab.engine.in_flight import InFlightSearch, within
+from pipelab.engine.in_flight import InFlightSearch, numbers_of, within
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, LAST_BITS
@@ -63,7 +63,7 @@ def solve_for_attainable(
             options["on_progress"] = lambda moment: report(read(moment))
         if isinstance(stop, Criterion):
             options["stop"] = stop.part(read)
-    result = function(problem.with_in_flight(problem.workload.in_memory), **options)
+    result = function(problem.with_in_flight(numbers_of(problem).first), **options)
     result = replace(result, problem=problem)
     if result.placement is None:
         return result

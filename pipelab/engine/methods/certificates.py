@@ -35,6 +35,7 @@ import scipy.sparse as sp
 
 from pipelab.cluster import GPU
 from pipelab.display import listed, table
+from pipelab.costs import refuse_filling
 from pipelab.engine.answers import Result
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits
@@ -371,6 +372,7 @@ def certificate(result: Result) -> Certificate:
     if result.objective is not None:
         expected = f"expected a result for the greatest throughput; this one has the least {result.objective.unit}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
+    refuse_filling("certificate", result.problem.costs)
     problem, instance = result.problem, instance_of(result.problem)
     nothing = (Fraction(0),) * len(problem.cluster.kinds)
     ones = (Fraction(1),) * problem.model.layers

@@ -338,7 +338,7 @@ class EnginePlan:
     def _notes_on_batches(self) -> list[str]:
         """List how the engine's batches differ from the plan's microbatches."""
         rules, has, stages = rules_of(self.engine), self.evaluation.in_flight, len(self.layers)
-        more = rules.filling_more if stages > 1 else 0
+        more = rules.filling_number if stages > 1 else 0
         by_stages = has if more == "told" else stages + more
         reads = stages > 1 and self.problem.workload.phase == "prefill"
         limits = {"by_stages": by_stages, "micro_batches": has if reads else 1, "one": 1}

@@ -1,0 +1,131 @@
+"""How engines fill pipelines: the best placement of every filling, against all placements."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from small_problems import divided, every_placement, mask_of, per_million, tight
+
+import oracle
+import pipelab as pl
+
+CLOSE = 3e-6  # sums of times come from a solver, as in test_in_flight.py
+FILLINGS = ("by_stages", "dynamic", "micro_batches", "one")
+NUMBERS = {
+    "by_stages": (None, 1, 2, 3),
+    "dynamic": (None, 1, 3),
+    "micro_batches": (None, 2, 3, 5),
+    "one": (None, 1, 3),
+}
+
+
+def filled(seed, filling):
+    """Draw a problem whose memory holds a few microbatches, for an engine with this filling."""
+    rng = np.random.default_rng(seed)
+    problem = tight(seed, late=seed % 3 == 0)
+    counts = filling in ("by_stages", "micro_batches")
+    costs = problem.costs.with_filling(filling, int(rng.integers(0, 3)) if counts else 0)
+    number = NUMBERS[filling][int(rng.integers(len(NUMBERS[filling])))]
+    return dataclasses.replace(problem.with_in_flight(number), costs=costs)
+
+
+def every_filled(problem):
+    """List (tokens/s, GPUs used, seconds of a traversal) of every placement, with every number that its filling allows."""
+    given, filling = problem.workload.in_flight, problem.costs.filling
+    tokens, more, found = problem.workload.tokens, problem.costs.filling_number, []
+    most = problem.model.layers + more if filling == "by_stages" else given or 1
+    most = 1 if filling in ("dynamic", "one") else most  # told more, an engine has one at a time
+    for n in range(1, most + 1) if filling == "by_stages" else [most]:
+        for rate, used, stages, seconds in oracle._every(plain(problem, n), timed=True):
+            if filling == "by_stages":
+                if n > min(stages + more, given or np.inf):
+                    continue
+                attained = min(rate, n * tokens / seconds)
+            else:
+                apart = max(tokens / rate, seconds / (more or np.inf))
+                attained = n * tokens / (seconds + (n - 1) * apart)
+            found.append((attained, used, seconds))
+    return found
+
+
+def plain(problem, number):
+    """The same problem with so many in memory and the usual filling."""
+    costs = problem.costs.with_filling("synchronous")
+    return dataclasses.replace(problem, costs=costs).with_in_flight(number)
+
+
+@pytest.mark.quick(3)
+@pytest.mark.examples
+@pytest.mark.parametrize("filling", FILLINGS)
+@pytest.mark.parametrize("seed", range(1, 60))
+def test_it_is_the_most_of_all_placements(seed, filling):
+    problem = filled(seed, filling)
+    every, answer = every_filled(problem), pl.solve(problem, "aggregated")
+    if not every:
+        assert answer.status == "infeasible"
+        return
+    most = max(rate for rate, _, _ in every)
+    assert answer.status == "optimal"
+    assert answer.throughput == pl.evaluate(problem, answer.placement).attainable
+    assert answer.throughput == pytest.approx(most, rel=CLOSE)
+    assert answer.bound >= most * (1 - CLOSE)
+
+
+@pytest.mark.quick(3)
+@pytest.mark.examples
+@pytest.mark.parametrize("filling", FILLINGS)
+@pytest.mark.parametrize("seed", range(1, 20))
+def test_the_least_time_and_the_least_money_at_a_rate(seed, filling):
+    problem = filled(seed, filling)
+    every = every_filled(problem)
+    if not every:
+        return
+    floor = 0.7 * max(rate for rate, _, _ in every)
+    there = [(rate, used, seconds) for rate, used, seconds in every if rate >= floor]
+    quickest = pl.solve(problem, objective="latency", at_least=floor)
+    assert quickest.objective.value == pytest.approx(min(s for _, _, s in there), rel=CLOSE)
+    cheapest = pl.solve(problem, objective="cost", at_least=floor)
+    least = min(per_million(problem, used, rate) for rate, used, _ in there)
+    assert cheapest.objective.value == pytest.approx(least, rel=CLOSE)
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("filling", FILLINGS)
+@pytest.mark.parametrize("seed", range(1, 12))
+def test_every_placement_is_evaluated_as_written_out(seed, filling):
+    problem = filled(seed, filling)
+    best = {}
+    for rate, used, seconds in every_filled(problem):
+        best[frozenset(used)] = max(rate, best.get(frozenset(used), 0.0))
+    found = {}
+    for placement in every_placement(problem):
+        try:
+            attained = pl.evaluate(problem, placement).attainable
+        except pl.errors.InvalidPlacement:
+            continue
+        used = frozenset(placement.gpus)
+        found[used] = max(attained, found.get(used, 0.0))
+    assert found == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.quick(2)
+@pytest.mark.examples
+@pytest.mark.parametrize("filling", FILLINGS)
+@pytest.mark.parametrize("seed", range(1, 40))
+def test_a_deployment_has_the_most_of_all_divisions(seed, filling):
+    problem = filled(seed, filling)
+    best = [0.0] * (1 << len(problem.cluster))
+    for rate, used, _ in every_filled(problem):
+        best[mask_of(used)] = max(rate, best[mask_of(used)])
+    answer = pl.deploy(problem)
+    most = max(divided(best))
+    if not most:
+        assert answer.status != "optimal" and not answer.pipelines
+        return
+    assert pl.evaluate(problem, answer).throughput == pytest.approx(answer.throughput, rel=1e-12)
+    assert answer.bound >= most * (1 - CLOSE)
+    if filling in ("dynamic", "one"):  # the others' bound is that of synchronous pipelines
+        assert answer.status == "optimal"
+    assert answer.throughput <= most * (1 + 1e-9)
+    if answer.status == "optimal":
+        assert answer.throughput == pytest.approx(most, rel=CLOSE)
