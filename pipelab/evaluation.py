@@ -15,7 +15,7 @@ from pipelab.costs import refuse_transfers
 from pipelab.deployment_and_flow import DeploymentPlan, FlowPlan, Replicas
 from pipelab.display import table
 from pipelab.errors import InvalidPlacement
-from pipelab.fields import Frozen, instance
+from pipelab.fields import MOST_COUNTED, Frozen, instance
 from pipelab.placement import Placement, Stage, named_layers, show_layers
 from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, load_with
 
@@ -28,6 +28,12 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_IN_FLIGHT = 1_000_000  # more are not tried
+_NOT_REACHED_BY = {
+    "by_stages": "batches by stages do not reach",
+    "dynamic": "batches of what waits do not reach",
+    "micro_batches": "parts of one batch do not reach",
+    "one": "one batch at a time does not reach",
+}
 MOST_ABOVE = 1e-9  # what a flow may carry above its limits: sums differ by the last bits
 
 
@@ -132,6 +138,11 @@ class Evaluation(Frozen):
         """
         passes = self.rate * self.seconds_per_pass / self.tokens
         return max(1, math.ceil(passes * (1 - 1e-9)))
+
+    @property
+    def reached_by(self) -> str:
+        """What would reach the rate, in words: so many in flight, or nothing that the filling allows."""
+        return _NOT_REACHED_BY.get(self.filling, f"{self.in_flight_needed} would reach")
 
     @property
     def seconds_per_pass(self) -> float:
@@ -393,7 +404,7 @@ def evaluate(
 
     if not timed:
         return replace(with_memory_for(given or 1), in_flight=None)
-    most = MOST_IN_FLIGHT
+    most = MOST_COUNTED + 1  # so many are refused, with the reason
     if filling == "by_stages":
         most = min(given or most, len(placement.stages) + problem.costs.filling_number)
         given = None  # it is told how many at most
@@ -472,7 +483,7 @@ def _most_attainable(
     best, here, begin = first, first, 1
     while True:
         useful = min(here.in_flight_needed, most)
-        reach = useful if rates_fall else most
+        reach = useful if rates_fall else min(most, MOST_IN_FLIGHT)
 
         def has_changed(number: int, here: Evaluation = here) -> bool:
             later = fitting(number)

@@ -1019,6 +1019,7 @@ class Problem:
             "GPUs per stage": f"at most {self.max_gpus_per_stage}{same}",
             "batch split": self.batch_split,
             "links counted in": f"{self.costs.link_units}/s",
+            "pipelines filled": self.costs.filling,
         }
         return pd.DataFrame(rows.items(), columns=[self.name, "value"])
 

@@ -54,7 +54,7 @@ def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity
     if evaluation.in_flight is not None:
         text += f" with {evaluation.in_flight} in flight"
     if evaluation.attainable < evaluation.rate * (1 - 1e-6):
-        text += f", of a rate of {number(evaluation.rate)} that {evaluation.in_flight_needed} would reach"
+        text += f", of a rate of {number(evaluation.rate)} that {evaluation.reached_by}"
     print(f"{text}; slowest: {', '.join(evaluation.bottlenecks)}")
     load, unlimited = held.workload, "any number of"
     context = unlimited if held.context is None else f"{held.context:,}"
@@ -63,6 +63,7 @@ def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity
         f"It holds {load.batch_size * load.in_memory:,} sequences of {context} tokens, "
         f"or {sequences} sequences of {load.sequence_length:,} tokens"
     )
+    print(f"Filling of the pipeline: {evaluation.filling}")
     _print_times(problem, evaluation)
     _print_stages(evaluation)
 

@@ -328,7 +328,7 @@ class Result(PlanAnswer):
         text += f" {self.in_flight} in flight"
         if evaluated.attainable < evaluated.rate * (1 - 1e-6):
             share = evaluated.attainable / evaluated.rate
-            text += f" ({share:.1%} of its rate, which {evaluated.in_flight_needed} would reach)"
+            text += f" ({share:.1%} of its rate, which {evaluated.reached_by})"
         return text
 
     def to_dict(self) -> dict:
@@ -351,6 +351,7 @@ class Result(PlanAnswer):
             **self._end,
             "size": dict(self.size),
             "link_units": self.problem.costs.link_units,
+            "filling": self.problem.costs.filling,
             "placement": self.placement.to_dict() if self.placement else None,
             "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
         } | self._asked_for

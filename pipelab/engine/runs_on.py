@@ -45,15 +45,20 @@ def counting_memory_of(problem: Problem, engine: str) -> Problem:
 
 
 def as_engine_runs(problem: Problem, engine: str) -> Problem:
-    """Return a problem with the engine's memory and filling, in which GPUs of a stage cut its layers and share no batch."""
-    counted, rules = counting_memory_of(problem, engine), rules_of(engine)
+    """Return a problem in which the engine's memory counts, and GPUs of a stage cut its layers and share no batch."""
+    counted = counting_memory_of(problem, engine)
+    return replace(counted, costs=counted.costs.cutting_every_layer())
+
+
+def as_engine_fills(problem: Problem, engine: str) -> Problem:
+    """Return `as_engine_runs` with the engine's filling in the place of the cost model's."""
+    run, rules = as_engine_runs(problem, engine), rules_of(engine)
     filling, number = rules.filling or "synchronous", rules.filling_number
     if number == "told":  # it keeps as many in flight as its script says
         filling, number = "synchronous", 0
     if filling == "micro_batches" and problem.workload.phase != "prefill":
         filling, number = "one", 0  # batches of one token per sequence are too small to be cut
-    costs = counted.costs.cutting_every_layer().with_filling(filling, number)
-    return replace(counted, costs=costs)
+    return replace(run, costs=run.costs.with_filling(filling, number))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -187,7 +192,7 @@ def starts_of(
                 for choice in choices:
                     whole = alone or host == ""  # these GPUs are each alone in a machine
                     most = _most_gpus(problem, rules, size, choice)
-                    run = as_engine_runs(problem, engine).costs
+                    run = as_engine_fills(problem, engine).costs
                     costs = EngineStages(
                         costs=run, size=size, types=types, host=host, whole=whole, most_gpus=most
                     )
@@ -304,7 +309,7 @@ def best_start(
     """
     deadline, starts = Deadline(options.get("time_limit")), starts_of(problem, engine, options)
     found = solved_in_turn(len(starts), lambda found: starts[len(found)], solve, deadline, to_beat)
-    run = as_engine_runs(problem, engine)
+    run = as_engine_fills(problem, engine)
     if not found:
         reason = why_not_here(problem, engine)
         none = infeasible_result(run, "aggregated", reason, {}, deadline)

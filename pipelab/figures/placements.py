@@ -75,7 +75,7 @@ def what_limits(evaluation: Evaluation) -> str:
     slow = limited_by(evaluation.bottlenecks)
     if evaluation.attainable >= evaluation.rate * (1 - 1e-6):
         return slow
-    full = f"{evaluation.in_flight_needed} would reach {rate(evaluation.rate)}"
+    full = f"{evaluation.reached_by} {rate(evaluation.rate)}"
     slowest = slow.replace("limited by", "slowest:")
     return f"limited by {evaluation.in_flight} in flight, where {full}; {slowest}"
 

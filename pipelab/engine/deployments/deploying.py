@@ -51,7 +51,7 @@ from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import (
-    as_engine_runs,
+    as_engine_fills,
     identical_hosts,
     starts_of,
     why_not_here,
@@ -226,7 +226,7 @@ def deploy(
     if runs_on is not None:
         started = (starts_of(p, runs_on, {}, every_host=True) for p in problems)
         problems = [start.problem for starts in started for start in starts]
-        shown, asked = as_engine_runs(problem, runs_on), partial(again, runs_on=runs_on)
+        shown, asked = as_engine_fills(problem, runs_on), partial(again, runs_on=runs_on)
         first = problems[0] if problems else shown
     with deadline_of(time_limit, stop) as deadline:
         run = _Deploying(
@@ -304,7 +304,7 @@ def _deploy_each_host(
     open_ = next((part for part in parts if part.stopped_by is not None), None)
     return replace(
         parts[0],
-        problem=as_engine_runs(problem, runs_on),
+        problem=as_engine_fills(problem, runs_on),
         status=status,
         pipelines=tuple(sorted(pipelines, key=lambda p: -p.throughput)),
         throughput=value,
