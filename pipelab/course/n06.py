@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import accumulate, combinations
+from itertools import accumulate
 from math import isclose
 from typing import TYPE_CHECKING, cast
 
@@ -488,45 +488,6 @@ def _draw_claim(failure: Failure) -> "Figure":
     return plot_rows(rows, title, "layers", note)
 
 
-def _mixes_by_name(pool: Given) -> set[tuple[int, ...]]:
-    """By naming every GPU, as far as the pool is small."""
-    names = [k for k, count in enumerate(pool.counts) for _ in range(count)]
-    return {mix for size in range(1, pool.most + 1) for mix in combinations(names, size)}
-
-
-def _nearly(pool: Given) -> tuple[int, int]:
-    """How many mixes there are with the empty one, and how many have as many GPUs as may be."""
-    mixes = _mixes_by_name(pool)
-    return len(mixes) + 1, sum(len(mix) == pool.most for mix in mixes)
-
-
-def _draw_pool(failure: Failure) -> "Figure":
-    """A row per mix."""
-    mixes = sorted(_mixes_by_name(failure.given), key=lambda mix: (len(mix), mix))
-    rows = [BlockRow("", [Block(1, colour_of(k), f"{k}") for k in mix]) for mix in mixes]
-    counts, most = failure.given
-    gpus = f"{' + '.join(map(str, counts))} GPU{'s' * (sum(counts) > 1)}"
-    title = f"{gpus}, at most {most} in a mix: {counted(len(rows), 'mix')}"
-    note = "a row: a mix; a block: a GPU, with its class"
-    return plot_rows(rows, title + failure.yours, "GPUs", note)
-
-
-def _pool(chance: random.Random) -> Given:
-    """Draw the number of GPUs of each class, and the most of them in a stage."""
-    counts = [chance.randint(1, 5) for _ in range(chance.randint(1, 4))]
-    return Given(counts=counts, most=chance.randint(1, 5))
-
-
-def _look_at_pool(pool: Given) -> str:
-    if max(pool.counts) < pool.most:
-        return (
-            "no class has enough GPUs for a whole stage here; does a mix take more than there are?"
-        )
-    if len(pool.counts) == 1:
-        return "one class only; which numbers of its GPUs are a mix?"
-    return "a mix has at least one GPU, and at most the limit; is each counted once?"
-
-
 @cache
 def _out_of_reach() -> float:
     """Return the lowest rate in tokens/s that no placement of two GPUs per stage reaches."""
@@ -575,13 +536,5 @@ EXERCISES: dict[str, Exercise] = {
         },
         mistakes={"that is what one L4 holds alone": (lambda: _least_price(1))},
         rel=1e-3,
-    ),
-    "06.3": Function(
-        signature="count_mixes(counts, most)",
-        inputs=drawn(3, 300, _pool, lambda x: (len(x.counts), sum(x.counts), str(x))),
-        target=lambda pool: len(_mixes_by_name(pool)),
-        hint=_look_at_pool,
-        picture=_draw_pool,
-        half=lambda pool, answer: answer in _nearly(pool),
     ),
 }
