@@ -26,7 +26,7 @@ def folded_functions(path: Path) -> dict[str, str]:
     asked = [name for cell in cells for name in _CHECK.findall(cell.source)]
     found = {}
     for name, fold in zip(asked, folds, strict=True):
-        found |= {own: text for own, text in _functions(fold) if own == name}
+        found |= {own: text for own, text in functions(fold) if own == name}
     return found
 
 
@@ -34,7 +34,7 @@ def differing(path: Path) -> list[tuple[int, str, str]]:
     """Cells of a notebook of solutions with another function: number, its text, and what belongs there."""
     wanted, found = folded_functions(path), []
     for number, cell in enumerate(nbformat.read(solutions_of(path), as_version=4).cells):
-        for name, text in _functions(cell.source) if cell.cell_type == "code" else ():
+        for name, text in functions(cell.source) if cell.cell_type == "code" else ():
             if name in wanted and ast.dump(ast.parse(text)) != ast.dump(ast.parse(wanted[name])):
                 found.append((number, text, wanted[name]))
     return found
@@ -48,10 +48,10 @@ def solutions_of(path: Path) -> Path:
 def defined(path: Path) -> set[str]:
     """The functions that a notebook of solutions defines."""
     cells = nbformat.read(path, as_version=4).cells
-    return {name for c in cells if c.cell_type == "code" for name, _ in _functions(c.source)}
+    return {name for c in cells if c.cell_type == "code" for name, _ in functions(c.source)}
 
 
-def _functions(source: str) -> Iterator[tuple[str, str]]:
+def functions(source: str) -> Iterator[tuple[str, str]]:
     """Name and text of every function at the top of a cell."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):
