@@ -5,19 +5,17 @@ import itertools
 import json
 import math
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
-import make_solutions
-import nbformat
 import pytest
+from make_solutions import solution
 
 import pipelab as pl
 from pipelab.course import n04, n07, n08, n18, plain_answers
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Function, Given, Number
 from pipelab.course.scored_labs import Lab
-from pipelab.files.bundled_folders import notebooks_dir
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Number)}
 
@@ -262,24 +260,6 @@ SLIPS = {
     "19.1": ([('return float("inf")', "return 0")], ("sum(parts[:stage]), sum(parts[stage:])", "18, 0")),
     "19.2": ([("2 * half(weights)", "half(weights)")], ("gb / each", "gb")),
 }  # fmt: skip
-
-
-@cache
-def _solutions(book):
-    """The functions of a notebook of solutions, and its first cell, which they need."""
-    (path,) = notebooks_dir().glob(f"solutions/{book}_*.ipynb")
-    first, *others = (c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code")
-    written = (text for source in others for _, text in make_solutions.functions(source))
-    return "\n\n".join([first, *written])
-
-
-@cache
-def solution(name, slip=("", "")):
-    """The function that answers an exercise, with a slip in it."""
-    text, space = _solutions(name[:2]), {}
-    assert slip[0] in text
-    exec(text.replace(*slip), space)
-    return space[EXERCISES[name].signature.partition("(")[0]]
 
 
 def _slips(name):
