@@ -434,9 +434,6 @@ def _controls(moments: np.ndarray, first: int) -> dict[str, list[dict]]:
     return {"updatemenus": [buttons | below], "sliders": [slider | below]}
 
 
-# The map of the course
-
-
 # Exercises
 
 

@@ -1,4 +1,4 @@
-"""Notebook 02, Exhaustive search: five GPUs, the rates of all placements, and cuts and placements to count."""
+"""Notebook 02, Exhaustive search: five GPUs, the rates of all placements, and placements to count."""
 
 import random
 from collections.abc import Mapping, Sequence

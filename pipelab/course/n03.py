@@ -1,4 +1,4 @@
-"""Notebook 03, One GPU per stage: the staircase, an answer on its sites, and rows and a bound to write."""
+"""Notebook 03, One GPU per stage: the staircase, an answer on its sites, and rows to write."""
 
 import math
 import random

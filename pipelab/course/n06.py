@@ -1,4 +1,4 @@
-"""Notebook 06, Taming the explosion: counting in pictures, a certificate to check, and mixes to count."""
+"""Notebook 06, Taming the explosion: counting in pictures, a certificate to check, and run times."""
 
 import math
 import random

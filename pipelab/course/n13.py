@@ -1,4 +1,4 @@
-"""Notebook 13, Reading a claim: verdicts in one picture, a claim to refute, units, and a weight to find."""
+"""Notebook 13, Reading a claim: verdicts in one picture, units, and a weight to find."""
 
 import random
 from collections import Counter
