@@ -44,9 +44,6 @@ RESULTS = {
     ],
     "04_a_failed_heuristic.ipynb": [
         "(len(mixes), len(held), over) == (99, 44, 27) and round(max(held), 2) == 2.24 and min(held) > 1 - 1e-9",
-        # what the notebook writes is what the package has
-        "all(predicted[mix] == kit or abs(predicted[mix] - kit) < 1e-6"
-        " for mix in mixes for kit in [course.n04.predict_by_counts(pool(mix))])",
         # what its choice yields, and the stage of the first exercise
         "round(yielded) == 5461 < possible[3, 4, 4] < predicted[3, 4, 4] and sorted(named.gpus) == [*range(11)]",
         # an A100 more: right at once

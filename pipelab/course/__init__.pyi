@@ -14,12 +14,11 @@ from .n05 import leave_out as leave_out, seven_gpus as seven_gpus
 from .n06 import one_network as one_network
 from .n10 import helix_cluster as helix_cluster
 from .n16 import helix_flow as helix_flow, helix_problem as helix_problem
-from .n17 import plot_per_dollar as plot_per_dollar
 
 # Figures and tables of one notebook
-from .n00 import plot_course as plot_course, plot_cut as plot_cut, plot_moving as plot_moving
+from .n00 import plot_cut as plot_cut, plot_moving as plot_moving
 from .n01 import plot_split_table as plot_split_table, plot_splits as plot_splits
-from .n02 import plot_rates as plot_rates
+from .n02 import plot_rates as plot_rates, plot_search_growth as plot_search_growth
 from .n03 import (
     ask_scip as ask_scip,
     plot_answer as plot_answer,
@@ -35,7 +34,8 @@ from .n05 import (
     plot_tree as plot_tree,
 )
 from .n06 import plot_bisection as plot_bisection, plot_mixes as plot_mixes
-from .n06 import plot_prices as plot_prices, plot_states as plot_states
+from .n06 import plot_prices as plot_prices, plot_run_times as plot_run_times
+from .n06 import plot_states as plot_states
 from .n08 import published_bubbles as published_bubbles
 from .n09 import measured_stages as measured_stages, plot_measured_stages as plot_measured_stages
 from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity
@@ -55,11 +55,8 @@ from pipelab.display import duration as duration
 from pipelab.engine.formulations.program_size import count_candidates as count_candidates
 from pipelab.engine.formulations.joint_ilp_forms import joint_formulation as joint_formulation
 from pipelab.engine.methods.exhaustive import count_placements as count_placements
-from pipelab.engine.methods.joint import joint_capacity as joint_capacity, joint_size as joint_size
+from pipelab.engine.methods.joint import joint_size as joint_size
 from pipelab.engine.methods.single_gpu import single_gpu_size as single_gpu_size
 from pipelab.engine.training.result import schedules_for as schedules_for
-from pipelab.figures.growth import plot_growth as plot_growth, plot_run_times as plot_run_times
-from pipelab.figures.growth import plot_search_growth as plot_search_growth
 from pipelab.figures.layer_times import plot_layer_times as plot_layer_times
-from pipelab.figures.makespans import plot_makespans as plot_makespans
 from pipelab.files.csv_rows import saved_run as saved_run

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import accumulate, product
+from itertools import product
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -13,8 +13,7 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
-from pipelab.course.outline import WAYS, notebooks_of_the_course
-from pipelab.course.pictures import INSIDE, NAMES, SAME, add_layers, add_legend, add_times, finish
+from pipelab.course.pictures import SAME, add_layers, add_legend, add_times, finish
 from pipelab.display import counted, listed, number
 from pipelab.engine.solving import solve
 from pipelab.engine.timeline import timeline_of
@@ -28,7 +27,6 @@ from pipelab.figures.theme import (
     NEUTRAL_LIGHT,
     WRONG,
     colour_of_types,
-    ink_on,
     new_figure,
     plain,
 )
@@ -434,86 +432,6 @@ def _controls(moments: np.ndarray, first: int) -> dict[str, list[dict]]:
     }
     below = {"y": -0.1, "yanchor": "top"}
     return {"updatemenus": [buttons | below], "sliders": [slider | below]}
-
-
-# The map of the course
-
-
-def plot_course() -> "Figure":
-    """A lane for each kind of reader; every notebook is as wide as the minutes it takes.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        In minutes from the beginning.
-
-    Raises
-    ------
-    InvalidData
-        A notebook does not say how many minutes it takes.
-
-    Examples
-    --------
-    >>> plot_course().layout.xaxis.title.text
-    'minutes from the beginning'
-    """
-    books, figure = notebooks_of_the_course(), new_figure()
-    ends = list(accumulate(book.minutes for book in books))
-    for name, part, colour, hatch in (
-        ("read", "whole", NEUTRAL, ""),
-        ("read in part", "part", NEUTRAL_LIGHT, "/"),
-    ):
-        shown = [
-            (lane, book, end)
-            for lane, way in WAYS.items()
-            for book, end in zip(books, ends, strict=True)
-            if book.number in getattr(way, part)
-        ]
-        figure.add_bar(
-            orientation="h",
-            name=name,
-            y=[lane for lane, _, _ in shown],
-            x=[book.minutes for _, book, _ in shown],
-            base=[end - book.minutes for _, book, end in shown],
-            text=[book.number for _, book, _ in shown],
-            textfont={"color": ink_on(colour)},
-            marker={
-                "color": colour,
-                "line": {"color": "white", "width": 2},
-                "pattern": {"shape": hatch, "fgcolor": "#8A9AA6", "size": 6},
-            },
-            customdata=[f"{b.number} {b.title}, {b.minutes} minutes" for _, b, _ in shown],
-            hovertemplate="%{y}: %{customdata}<extra></extra>",
-            **INSIDE,
-        )
-    for book, end in zip(books, ends, strict=True):
-        figure.add_annotation(
-            x=end - book.minutes / 2,
-            y=1,
-            yref="paper",
-            text=f"{book.number} {book.title}",
-            textangle=-32,
-            showarrow=False,
-            xanchor="left",
-            yanchor="bottom",
-            font={"size": 12},
-            xshift=-6,
-        )
-    minutes = {book.number: book.minutes for book in books}
-    hours = {lane: sum(minutes[n] for n in way.whole) / 60 for lane, way in WAYS.items()}
-    first, *others = (f"{each:.1f} hours for the {lane}" for lane, each in hours.items())
-    return finish(
-        figure,
-        f"{len(books)} notebooks: {first}, {' and '.join(others)}",
-        "what is read in part is not counted; the list below says which parts",
-        height=410,
-        barmode="overlay",
-        bargap=0.3,
-        x={"title": "minutes from the beginning", "range": [0, ends[-1]]},
-        y=NAMES,
-        legend={"y": -0.28, "yanchor": "top", "x": 0, "xanchor": "left"},
-        margin={"t": 196, "r": 180, "b": 90},
-    )
 
 
 # Exercises

@@ -1,20 +1,18 @@
-"""Notebook 02, Exhaustive search: five GPUs, the rates of all placements, and cuts and placements to count."""
+"""Notebook 02, Exhaustive search: five GPUs, the rates of all placements, and placements to count."""
 
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise, permutations, product
 from math import comb, factorial, perm, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import A100, L4, T4, on_sites
-from pipelab.course.pictures import EMPTY, SAME, Block, BlockRow, colour_of, finish, plot_rows
+from pipelab.course.pictures import SAME, Block, BlockRow, colour_of, finish, plot_lines, plot_rows
 from pipelab.display import counted, listed, number
-from pipelab.errors import shown
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, line, new_figure, plain
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, WRONG, line, new_figure, plain
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
@@ -158,6 +156,50 @@ def _title(fits: np.ndarray, marks: Mapping[str, float]) -> str:
     return f"{who} of the placements that fit; the best is {more}"
 
 
+# How the number of placements grows
+
+
+_YEAR = 3600 * 24 * 365
+
+
+def plot_search_growth(
+    sizes: Sequence[int], counts: Mapping[str, Sequence[int]], per_second: float, axis: str
+) -> "Figure":
+    """Draw numbers of placements (or of splits) against size, and what a second and a year can try.
+
+    Parameters
+    ----------
+    sizes : list of int
+        Ascending.
+    counts : mapping of name to list of int
+        One number per size, whole numbers of any length.
+    per_second : float
+        Placements tried in one second, measured.
+    axis : str
+        What `sizes` counts.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Numbers on a logarithmic axis.
+    """
+    steepest = max(counts, key=lambda name: counts[name][-1])
+    tried = zip(sizes, counts[steepest], strict=True)
+    out = next((n for n, number in tried if number > per_second * _YEAR), None)
+    end = f": beyond a year of search from {out} {axis} on" if out else " grows fastest"
+    title = plain(f"{steepest[:1].upper()}{steepest[1:]}{end}")
+    lines = {name: list(map(float, numbers)) for name, numbers in counts.items()}
+    figure = plot_lines(sizes, lines, title, (axis, "number (log scale)"))
+    for label, limit in {
+        "one second of search": per_second,
+        "one year": per_second * _YEAR,
+    }.items():
+        figure.add_hline(y=limit, line={"color": WRONG, "dash": "dash"})
+        at = {"x": 0, "xref": "paper", "y": np.log10(limit), "yanchor": "bottom"}
+        figure.add_annotation(text=label, xanchor="left", showarrow=False, **at)
+    return figure.update_yaxes(type="log", exponentformat="power")
+
+
 # Exercises
 
 
@@ -165,67 +207,10 @@ _KINDS = (3, 4, 4)  # GPUs of `three_sites`, by type
 _LAYERS, _BLOCKS = 80, 16  # and its layers, one by one or in blocks of five
 
 
-def _off(given: Given, answer: Any) -> str:
-    """What is wrong with a list of cuts; empty where nothing is."""
-    found, wanted = [tuple(one) for one in answer], _cuts(given.layers, given.stages)
-    often = Counter(found)
-    wrong = [one for one in found if one not in wanted]
-    twice = [one for one in found if often[one] > 1]
-    missing = [one for one in wanted if one not in often]
-    if wrong:
-        return f"yours has {shown(list(wrong[0]))}, which is no such cut"
-    if twice:
-        return f"yours has {shown(list(twice[0]))} {often[twice[0]]} times"
-    return f"yours lacks {shown(list(missing[0]))}" if missing else ""
-
-
 def _cuts(layers: int, stages: int) -> list[tuple[int, ...]]:
     """Sizes of the stages of every cut."""
     inner = combinations(range(1, layers), stages - 1)
     return [tuple(b - a for a, b in pairwise((0, *ends, layers))) for ends in inner]
-
-
-def _cuttings(_: int = 0) -> list[Given]:
-    """All small inputs, of which no others can be hidden."""
-    sizes = product(range(1, 9), range(1, 6))
-    return [Given(layers=layers, stages=stages) for layers, stages in sizes]
-
-
-def _all_but_one(found: set, wanted: set) -> bool:
-    return found <= wanted and len(found) >= len(wanted) - 1
-
-
-def _look_at_cuts(given: Given) -> str:
-    if given.stages > given.layers:
-        return "here are more stages than layers; how many cuts are there?"
-    if given.stages == 1:
-        return "one stage takes all layers; that is one cut, a list of one number"
-    return (
-        "the first stage takes 1, 2, … layers; what is left is a smaller problem of the same kind"
-    )
-
-
-def _draw_cuts(failure: Failure) -> "Figure":
-    """A row per cut, and what is wrong with the reader's: red."""
-    layers, stages = failure.given
-    wanted, often = _cuts(layers, stages), Counter(failure.answer or ())
-
-    def row(name: str, cut: Sequence[int], wrong: bool = False) -> BlockRow:
-        blocks = [Block(n, colour_of(stage), f"{n}") for stage, n in enumerate(cut)]
-        return BlockRow(name, blocks, wrong=wrong)
-
-    rows = []
-    for cut in wanted:
-        # of a function that raises, no list is known
-        name = {0: "missing", 1: "yours"}.get(often[cut], f"{often[cut]} times") if often else ""
-        rows.append(row(name, cut, name not in ("", "yours")))
-    for cut in often:
-        if cut not in wanted and all(type(n) is int and 0 < n < 99 for n in cut):
-            rows.append(row("yours: no such cut", cut, True))
-    uncut = [BlockRow("uncut", [Block(1, EMPTY)] * layers)]
-    cuts = f"{len(wanted)} cut{'s' * (len(wanted) != 1)}"
-    title = f"{counted(layers, 'layer')} and {counted(stages, 'stage')} have {cuts}"
-    return plot_rows(rows or uncut, title, "layers", "a row: a cut; a block: the layers of a stage")
 
 
 def _orders(kinds: Sequence[int], stages: int) -> int:
@@ -285,16 +270,6 @@ def _draw_pool(failure: Failure) -> "Figure":
 
 EXERCISES: dict[str, Exercise] = {
     "02.1": Function(
-        signature="all_cuts(layers, stages)",
-        inputs=_cuttings,
-        target=lambda given: _cuts(*given),
-        off=_off,
-        hint=_look_at_cuts,
-        call=lambda mine, given: [tuple(one) for one in mine(*given)],
-        picture=_draw_cuts,
-        half=lambda given, found: _all_but_one({*found}, {*_cuts(*given)}),
-    ),
-    "02.2": Function(
         signature="distinct(layers, kinds)",
         inputs=drawn(2, 200, _pool, lambda given: sum(given.kinds) + given.layers),
         target=lambda given: _distinct(*given),
@@ -302,7 +277,7 @@ EXERCISES: dict[str, Exercise] = {
         picture=_draw_pool,
         half=lambda given, answer: answer == _all_used(*given),
     ),
-    "02.3": Number(
+    "02.2": Number(
         target=lambda: _distinct(_BLOCKS, _KINDS),
         unit="placements",
         hint="how many blocks are there, and how many GPUs of each type? Your function counts the rest",

@@ -1,4 +1,4 @@
-"""Notebook 03, One GPU per stage: the staircase, an answer on its sites, and rows and a bound to write."""
+"""Notebook 03, One GPU per stage: the staircase, an answer on its sites, and rows to write."""
 
 import math
 import random
@@ -18,20 +18,16 @@ from pipelab.course.pictures import (
     ARROW,
     BARE,
     SAME,
-    Block,
-    BlockRow,
     add_legend,
-    colour_of,
     finish,
-    plot_rows,
     retitle,
 )
-from pipelab.display import counted, number
+from pipelab.display import number
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures import theme
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL, WRONG, colour_of_types, ink_on, line, plain
+from pipelab.figures.theme import BOTTLENECK, WRONG, colour_of_types, ink_on, line, plain
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
 
@@ -613,70 +609,6 @@ def _look_at_program(pool: Pool) -> str:
     return "a time below the expected one comes from a ring; a time above it, or inf, from an M that is too small"
 
 
-def _held(stairs: Given, ms: float, last: int) -> list[int]:
-    """The most layers of every GPU within this time, if one of them has the head as well."""
-    return [
-        min(top, math.floor(ms / each - (stairs.head if g == last else 0) + 1e-9))
-        for g, (each, top) in enumerate(zip(stairs.ms, stairs.most, strict=True))
-    ]
-
-
-def _holds(stairs: Given, ms: float, last: int) -> bool:
-    held = _held(stairs, ms, last)
-    return held[last] >= 1 and sum(held) >= stairs.layers
-
-
-def _bound(stairs: Given) -> float:
-    """By trying every number of layers on every GPU, and every GPU as the last."""
-    least = math.inf
-    for last, tau in enumerate(stairs.ms):
-        times: set[float] = {n * ms for ms in stairs.ms for n in range(stairs.layers + 1)}
-        times |= {(n + stairs.head) * tau for n in range(1, stairs.layers + 1)}
-        least = min([least, *(ms for ms in times if _holds(stairs, ms, last))])
-    return least
-
-
-def _memory_binds(stairs: Given) -> bool:
-    enough = [stairs.layers] * len(stairs.most)
-    return _bound(Given(**{**vars(stairs), "most": enough})) < _bound(stairs)
-
-
-def _draw_stairs(failure: Failure) -> "Figure":
-    """What every GPU holds in the least time, and where the head is."""
-    stairs = failure.given
-    bound, left = _bound(stairs), stairs.layers
-    last = next(g for g in range(len(stairs.ms)) if _holds(stairs, bound, g))
-    rows = {}
-    for g in sorted(range(len(stairs.ms)), key=lambda g: g != last):  # the head needs a layer
-        held = min(_held(stairs, bound, last)[g], left)
-        left -= held
-        blocks = [Block(stairs.ms[g], colour_of(g), f"{stairs.ms[g]}")] * held
-        if g == last and stairs.head:
-            blocks = [*blocks, Block(stairs.head * stairs.ms[g], NEUTRAL, "head")]
-        rows[g] = BlockRow(f"GPU {g}, at most {counted(stairs.most[g], 'layer')}", blocks)
-    title = (
-        f"{counted(stairs.layers, 'layer')} and the head take {bound:g} ms at least{failure.yours}"
-    )
-    note = "a block: a layer, with its ms; dashed: the least time in which all layers fit"
-    return plot_rows([rows[g] for g in sorted(rows)], title, "ms", note, limit=bound)
-
-
-def _stairs(chance: random.Random) -> Given | None:
-    gpus = chance.randint(1, 4)
-    ms = [chance.randint(1, 9) for _ in range(gpus)]
-    most = [chance.randint(1, 5) for _ in range(gpus)]
-    layers = chance.randint(1, 8)
-    if sum(most) < layers:
-        return None
-    return Given(ms=ms, most=most, layers=layers, head=chance.choice((0, 0.25, 0.5)))
-
-
-def _look_at_bound(stairs: Given) -> str:
-    if not stairs.head:
-        return "no head here: at which time do the GPUs together hold all layers, none more than its memory?"
-    return "one of the GPUs needs time for the head; which of them loses the least by it?"
-
-
 def _staircase_rate(a100s: int = 4, l4s: int = 4, whole: bool = True) -> float:
     """The staircase bound in tokens/s of so many GPUs of the course's problem."""
     problem = three_sites()
@@ -702,15 +634,7 @@ EXERCISES: dict[str, Exercise] = {
             _best_pipeline(pool).ms <= claim <= _worst_ms(pool) or claim == math.inf  # none is left
         ),
     ),
-    "03.2": Function(
-        signature="sharper(ms, most, layers, head)",
-        inputs=drawn(4, 300, _stairs, lambda stairs: (len(stairs.ms), stairs.layers)),
-        target=_bound,
-        hint=_look_at_bound,
-        picture=_draw_stairs,
-        half=lambda stairs, _: stairs.head > 0 or _memory_binds(stairs),
-    ),
-    "03.3": Number(
+    "03.2": Number(
         target=lambda: _staircase_rate(),
         unit="tokens/s",
         hint="`bound` and `most` need only another cluster; does memory play a part?",

@@ -8,9 +8,7 @@ from functools import cache
 from itertools import pairwise, permutations, product
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelab.costs import LayerTimes
-from pipelab.course.exercises import Construction, Exercise, Failure, Function, Given, Number, drawn
-from pipelab.course.ledger.type_count import EFFICIENCY, average_link, list_options
+from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import (
     SAME,
@@ -21,119 +19,13 @@ from pipelab.course.pictures import (
     plot_counts,
     plot_rows,
 )
-from pipelab.display import number
 from pipelab.engine.solving import solve
-from pipelab.errors import shown
-from pipelab.fields import given, is_list
+from pipelab.fields import given
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, line, new_figure
 from pipelab.problem import Model, Problem
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-
-# The heuristic: how many GPUs of which type, and averages
-
-
-def published_speedup(k: int) -> float:
-    """Tell how many times as fast as one GPU the heuristic takes k of them to be.
-
-    Parameters
-    ----------
-    k : int
-        At least 1.
-
-    Returns
-    -------
-    float
-        More than k from two GPUs on.
-
-    Examples
-    --------
-    >>> published_speedup(1), round(published_speedup(2), 2)
-    (1.0, 2.55)
-    """
-    return EFFICIENCY * (2 - 1 / k) * k if k > 1 else 1.0
-
-
-def average_link_ms(problem: Problem) -> float:
-    """Compute what a message takes over a link with the average bandwidth of all.
-
-    Parameters
-    ----------
-    problem : Problem
-        With links counted in tokens/s.
-
-    Returns
-    -------
-    float
-        In milliseconds; 0 for one GPU.
-
-    Examples
-    --------
-    >>> from pipelab.course import three_sites
-    >>> round(average_link_ms(three_sites()))
-    52
-    """
-    many = len(problem.cluster) > 1
-    return 1000 * given(problem.workload).tokens / average_link(problem) if many else 0.0
-
-
-def predict_by_counts(problem: Problem) -> float | None:
-    """Predict a rate as the heuristic does if only counts of GPUs limit it.
-
-    The highest rate at which stages of GPUs of one type, as many as there are, hold all layers; or that
-    of the link, if it is lower. SCIP takes minutes for the same (`type_count` with counting rows).
-
-    Parameters
-    ----------
-    problem : Problem
-        With identical layers and `LayerTimes`.
-
-    Returns
-    -------
-    float or None
-        In tokens/s; None where the layers do not fit at any rate.
-
-    Raises
-    ------
-    NotApplicable
-        Layers differ.
-
-    Examples
-    --------
-    >>> from dataclasses import replace
-    >>> from pipelab.course import three_sites
-    >>> problem = three_sites(max_gpus_per_stage=2)
-    >>> identical = replace(problem.model, weight_factors=None, work_factors=None)
-    >>> round(predict_by_counts(replace(problem, model=identical)), 1)
-    6692.8
-    """
-    model, costs = cast("Model", problem.model), cast(LayerTimes, problem.costs)
-    room = max(gpu.memory_gb for gpu in problem.cluster.kinds) - costs.reserved_gb
-    longest = min(model.layers, int(room / model.layer_weight_gb))
-    # No stage is longer than the heuristic lets one GPU hold, and those that start later repeat those that start first.
-    options = list_options(replace(problem, model=replace(model, layers=longest)))
-    columns = (options.type_of, options.number, options.size)
-    stages = zip(*(column[options.start == 0].tolist() for column in columns), strict=True)
-    ms = {
-        (of, k, n): n * costs.ms_per_layer[options.types[of]] / published_speedup(k)
-        for of, k, n in stages
-    }
-    for limit in sorted(set(ms.values())):
-        held = 0
-        for kind, count in enumerate(options.counts):
-            most = Counter[int]()  # layers by number of GPUs
-            for (of, k, n), takes in ms.items():
-                if of == kind and takes <= limit * SAME:
-                    most[k] = max(most[k], n)
-            best = [0]
-            for gpus in range(1, count + 1):
-                best.append(max([best[-1], *(best[gpus - k] + most[k] for k in most if k <= gpus)]))
-            held += best[-1]
-        if held >= model.layers:
-            return 1000 * given(problem.workload).tokens / max(limit, average_link_ms(problem))
-    return None
 
 
 # The heuristic's predictions as pictures
@@ -298,61 +190,6 @@ def _twelve_layers(max_gpus_per_stage: int = 4, **options: Any) -> float:
     return given(solve(part, "type_count", rows="counting", **options).details["predicted"])
 
 
-@cache
-def _possible_rate(mix: Mix) -> float | None:
-    """The optimum for all 80 layers with up to two GPUs per stage; None where they do not fit."""
-    return solve(_part(mix, 80, 2)).throughput
-
-
-@cache
-def _held() -> tuple[int, ...]:
-    """How many identical layers fit on an A100, an L4 and a T4."""
-    problem = three_sites()
-    reserved, layer_gb = cast(LayerTimes, problem.costs).reserved_gb, problem.model.layer_weight_gb
-    return tuple(int((gpu.memory_gb - reserved) / layer_gb) for gpu in problem.cluster.kinds)
-
-
-@cache
-def _predicted(mix: Mix, layers: int = 80) -> float | None:
-    return predict_by_counts(_part(mix, layers, 2))
-
-
-def _too_much(mix: Mix) -> bool:
-    """Whether the model fits and the heuristic predicts more than is possible."""
-    possible = _possible_rate(mix)
-    return possible is not None and given(_predicted(mix)) > possible * SAME
-
-
-@cache
-def _fewest() -> int:
-    """GPUs of the smallest mix for which it predicts too much."""
-    mixes = (mix for mix in product(range(4), range(5), range(5)) if any(mix))
-    return sum(next(mix for mix in sorted(mixes, key=sum) if _too_much(mix)))
-
-
-def _smallest_mix(mine: object) -> tuple[float, str]:
-    """Give 1 point to a smallest mix for which the heuristic predicts too much, half a point to a larger one."""
-    expected = "expected the numbers of A100, L4 and T4, such as (3, 4, 4)"
-    if not (is_list(mine) and len(cast(Any, mine)) == 3):
-        return 0, f"{expected}; yours is {shown(mine)}"
-    mix = tuple(cast(Any, mine))
-    if not all(type(n) is int and 0 <= n <= most for n, most in zip(mix, (3, 4, 4), strict=True)):
-        return 0, f"{expected}, at most as many as there are; yours is {shown(mine)}"
-    if not any(mix):
-        return 0, f"{expected}; yours has no GPU"
-    possible, predicted = _possible_rate(mix), _predicted(mix)
-    if possible is None or predicted is None:
-        *others, last = _held()
-        fits = f"{', '.join(map(str, others))} and {last} layers fit at most"
-        return 0, f"this mix does not hold the model; hint: {fits}"
-    says = f"predicted {number(predicted)} tokens/s, possible {number(possible)}"
-    if not _too_much(mix):
-        return 0, f"{says}: not too much. Hint: {_PAIRS}"
-    if sum(mix) > _fewest():
-        return 0.5, f"{says}: too much, but there is a smaller mix"
-    return 1, says
-
-
 def _best_of_orders(x: Given) -> float:
     return min(max(_times(order, dict(x.links))) for order in permutations(x.stages))
 
@@ -397,8 +234,6 @@ def _look_at(x: Given) -> str:
     return "here a link is the bottleneck in every order; which links does the best order cross?"
 
 
-_PAIRS = "where does the heuristic form pairs?"
-
 EXERCISES: dict[str, Exercise] = {
     "04.1": Number(
         target=_twelve_layers,
@@ -414,15 +249,7 @@ EXERCISES: dict[str, Exercise] = {
         none="the heuristic names no GPU, so its result has no placement and no throughput; what it predicts is in "
         "the result's details",
     ),
-    "04.2": Construction(
-        asks="a mix of GPUs",
-        grade=_smallest_mix,
-        advice=(
-            _PAIRS,
-            "which mixes hold all 80 layers, and which of them are the smallest?",
-        ),
-    ),
-    "04.3": Function(
+    "04.2": Function(
         signature="best_of_orders(stages, links)",
         inputs=drawn(4, 300, _pipeline, lambda x: (len(x.stages), len(x.links), str(x))),
         target=_best_of_orders,

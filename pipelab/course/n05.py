@@ -4,7 +4,7 @@ import math
 import random
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, count, pairwise
 from statistics import mean
 from types import SimpleNamespace
@@ -565,8 +565,6 @@ class Case(Given):
     layers: int
     ms: list[int]  # per layer, of each GPU
     link_ms: list[int]  # of every pair of GPUs: 0–1, 0–2, …, 1–2, …
-    price: list[int]
-    most: int
 
     @property
     def links(self) -> dict[tuple[int, int], int]:
@@ -585,27 +583,16 @@ class Case(Given):
         allocations = list_allocations(self.problem)
         return allocations, list_connections(self.problem, allocations)
 
-    def cost(self, stages: Iterable[Allocation]) -> int:
-        return sum(self.price[g] for stage in stages for g in stage.gpus)
-
     def __repr__(self) -> str:
         links = ", ".join(f"{a}–{b} {ms}" for (a, b), ms in self.links.items())
         said = f"{counted(self.layers, 'layer')}, GPUs with {self.ms} ms per layer"
-        said += f", links of {links} ms" if links else ""
-        return said + (f", prices {self.price}, most={self.most}" if self.price else "")
+        return said + (f", links of {links} ms" if links else "")
 
 
-def _case(priced: bool) -> Callable[[random.Random], Case]:
-    def draw(chance: random.Random) -> Case:
-        ms = [chance.randint(1, 9) for _ in range(chance.randint(1, 3))]
-        links = [chance.randint(1, 20) for _ in combinations(ms, 2)]
-        case = Case(layers=chance.randint(1, 3), ms=ms, link_ms=links, price=[], most=0)
-        if priced:
-            case.price = [chance.randint(1, 5) for _ in ms]
-            case.most = chance.randint(min(case.price), sum(case.price))
-        return case
-
-    return draw
+def _case(chance: random.Random) -> Case:
+    ms = [chance.randint(1, 9) for _ in range(chance.randint(1, 3))]
+    links = [chance.randint(1, 20) for _ in combinations(ms, 2)]
+    return Case(layers=chance.randint(1, 3), ms=ms, link_ms=links)
 
 
 def _size(case: Case) -> tuple[int, int, str]:
@@ -613,7 +600,7 @@ def _size(case: Case) -> tuple[int, int, str]:
 
 
 def _allowed(case: Case) -> Iterator[tuple[float, tuple[Allocation, ...]]]:
-    """Rate and stages of every placement that can be paid for, by trying all."""
+    """Rate and stages of every placement, by trying all."""
     allocations, connections = case.lists()
     links = {(allocations[c.sender], allocations[c.receiver]): c.rate for c in connections}
     left: list[tuple[float, tuple[Allocation, ...]]] = [(math.inf, ())]
@@ -626,7 +613,7 @@ def _allowed(case: Case) -> Iterator[tuple[float, tuple[Allocation, ...]]]:
                 if a.layers.start == at and not used & {*a.gpus}:
                     link = links[stages[-1], a] if stages else math.inf
                     left.append((min(rate, a.rate, link), (*stages, a)))
-        elif not case.price or case.cost(stages) <= case.most:
+        else:
             yield rate, stages
 
 
@@ -640,18 +627,8 @@ def _least_rate(case: Case) -> float:
     return min([*(a.rate for a in allocations), *(c.rate for c in connections)])
 
 
-def _best_if_one_is_paid(case: Case) -> float:
-    """The best rate if of the GPUs of a stage only the cheapest costs anything."""
-    free = Case(**{**vars(case), "price": []})
-    return max(
-        rate
-        for rate, stages in _allowed(free)
-        if sum(min(case.price[g] for g in stage.gpus) for stage in stages) <= case.most
-    )
-
-
 def _claim(mine: Callable[..., Any], case: Case) -> float:
-    """What the program claims with the reader's rows in it: for links, or where there are prices, for those."""
+    """What the program claims with the reader's rows for links in it."""
 
     def rows(scip: Any, v: Any, d: Any) -> None:
         for block in d.blocks:
@@ -662,12 +639,7 @@ def _claim(mine: Callable[..., Any], case: Case) -> float:
             scip.addCons(v.t <= a.rate * v.z[i] + d.M * (1 - v.z[i]))
         for i, c in enumerate(d.connections):
             scip.addCons(v.t <= min(c.rate, d.M) * v.e[i] + d.M * (1 - v.e[i]))
-            if case.price:
-                scip.addCons(v.e[i] >= v.z[c.sender] + v.z[c.receiver] - 1)
-        if case.price:
-            readers_rows: Any = mine(v.z, d.allocations, list(case.price), case.most)
-        else:
-            readers_rows = mine(v.z, v.e, d.connections) if d.connections else ()
+        readers_rows = mine(v.z, v.e, d.connections) if d.connections else ()
         for row in np.ravel(np.asarray(readers_rows, dtype=object)):
             scip.addCons(row)
 
@@ -684,9 +656,6 @@ def _drawn(failure: Failure) -> "Figure":
     if isinstance(claim, ClaimedValue) and claim >= best:
         z, e = claim.chosen
         title = f"Your program claims {number(claim)} per second; no placement has more than {number(best)}"
-        if case.price:
-            paid = case.cost(a for a, value in zip(allocations, z, strict=True) if value > _CHOSEN)
-            title = f"Your program pays {paid} for this placement; at most {case.most} are allowed"
     else:
         _, stages = max(_allowed(case), key=lambda p: (p[0], -len(p[1])))
         z, links = [a in stages for a in allocations], [*pairwise(stages)]
@@ -703,13 +672,6 @@ def _look_at_links(case: Case) -> str:
     if len(stages) == 1:
         return "here one stage is best: it needs no link, and all others must pay for theirs"
     return "here the best placement has a link: which two stages does it join, and can the program avoid it?"
-
-
-def _look_at_budget(case: Case) -> str:
-    _, stages = max(_allowed(case), key=lambda p: (p[0], -case.cost(p[1])))
-    if any(len(stage.gpus) > 1 for stage in stages):
-        return "here two GPUs share a stage; which of them does your sum pay for?"
-    return "write down which GPUs are paid for when this placement is chosen"
 
 
 EXERCISES: dict[str, Exercise] = {
@@ -748,20 +710,11 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "05.3": Function(
         signature="linked(z, e, connections)",
-        inputs=drawn(2, 40, _case(False), _size),
+        inputs=drawn(2, 40, _case, _size),
         target=_best_rate,
         hint=_look_at_links,
         call=_claim,
         picture=_drawn,
         half=lambda case, claim: _least_rate(case) <= claim * SAME and claim <= _best_rate(case),
-    ),
-    "05.4": Function(
-        signature="budget(z, allocations, price, most)",
-        inputs=drawn(2, 40, _case(True), _size),
-        target=_best_rate,
-        hint=_look_at_budget,
-        call=_claim,
-        picture=_drawn,
-        half=lambda case, claim: _best_rate(case) <= claim <= SAME * _best_if_one_is_paid(case),
     ),
 }

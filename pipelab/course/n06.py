@@ -1,4 +1,4 @@
-"""Notebook 06, Taming the explosion: counting in pictures, a certificate to check, and mixes to count."""
+"""Notebook 06, Taming the explosion: counting in pictures, a certificate to check, and run times."""
 
 import math
 import random
@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import accumulate, combinations
+from itertools import accumulate
 from math import isclose
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.cluster import Cluster
 from pipelab.counting import rates_of_mixes
@@ -24,11 +24,12 @@ from pipelab.course.pictures import (
     finish,
     plot_rows,
 )
-from pipelab.display import counted, number
+from pipelab.display import PROVEN, STOPPED, counted, number
 from pipelab.engine.solving import solve
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import (
     BOTTLENECK,
+    NEUTRAL,
     NEUTRAL_LIGHT,
     TYPE_COLOURS,
     WRONG,
@@ -40,6 +41,7 @@ from pipelab.figures.theme import (
 from pipelab.problem import Model, Problem
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from plotly.graph_objects import Figure
 
 
@@ -407,6 +409,53 @@ def _arrow(
         figure.add_annotation(text=label, font=font, **at, **text)
 
 
+# Where counting stops
+
+
+def plot_run_times(frame: "DataFrame", series: Sequence[str]) -> "Figure":
+    """Draw seconds against size for series of a saved run: every problem a dot, medians joined.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        Columns series, value, seed, seconds, status, variables; see `saved_run`.
+    series : list of str
+        Which of its series, a panel each.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Seconds against size, both on logarithmic axes.
+    """
+    import plotly.express as px
+
+    shown = frame[frame["series"].isin(series)].astype({"value": float})
+    proven = shown["status"].isin(("optimal", "infeasible"))
+    shown["outcome"] = proven.map({True: PROVEN.word, False: STOPPED.word})
+    axes: dict[str, Any] = {"x": "value", "y": "seconds", "log_x": True, "log_y": True}
+    axes |= {"facet_col": "series", "category_orders": {"series": list(series)}}
+    figure = px.scatter(
+        shown,
+        **axes,
+        color="outcome",
+        symbol="outcome",
+        color_discrete_map={outcome.word: outcome.fill for outcome in (PROVEN, STOPPED)},
+        symbol_map={outcome.word: outcome.marker for outcome in (PROVEN, STOPPED)},
+        hover_data=["variables"],
+    )
+    medians = shown.groupby(["series", "value"], as_index=False)["seconds"].median()
+    figure.add_traces(px.line(medians, **axes, color_discrete_sequence=[NEUTRAL]).data)
+    figure.for_each_annotation(lambda note: note.update(text=note.text.removeprefix("series=")))
+    title = f"{len(shown)} problems, the slowest solved in {shown['seconds'][proven].max():.3g} s"
+    if not proven.all():
+        limit = f"{shown['seconds'][~proven].min():.0f} s (open diamonds)"
+        title += f", {(~proven).sum()} stopped early after {limit}"
+    note = "saved run on two cores; a dot per random problem, medians joined (logarithmic axes)"
+    finish(figure, title, note, height=380, y="seconds", showlegend=False, margin={"t": 90})
+    figure.update_yaxes(dtick=1, tickformat="~g")
+    return figure.update_xaxes(matches=None, title="", tickformat="~s")
+
+
 # Exercises
 
 
@@ -488,45 +537,6 @@ def _draw_claim(failure: Failure) -> "Figure":
     return plot_rows(rows, title, "layers", note)
 
 
-def _mixes_by_name(pool: Given) -> set[tuple[int, ...]]:
-    """By naming every GPU, as far as the pool is small."""
-    names = [k for k, count in enumerate(pool.counts) for _ in range(count)]
-    return {mix for size in range(1, pool.most + 1) for mix in combinations(names, size)}
-
-
-def _nearly(pool: Given) -> tuple[int, int]:
-    """How many mixes there are with the empty one, and how many have as many GPUs as may be."""
-    mixes = _mixes_by_name(pool)
-    return len(mixes) + 1, sum(len(mix) == pool.most for mix in mixes)
-
-
-def _draw_pool(failure: Failure) -> "Figure":
-    """A row per mix."""
-    mixes = sorted(_mixes_by_name(failure.given), key=lambda mix: (len(mix), mix))
-    rows = [BlockRow("", [Block(1, colour_of(k), f"{k}") for k in mix]) for mix in mixes]
-    counts, most = failure.given
-    gpus = f"{' + '.join(map(str, counts))} GPU{'s' * (sum(counts) > 1)}"
-    title = f"{gpus}, at most {most} in a mix: {counted(len(rows), 'mix')}"
-    note = "a row: a mix; a block: a GPU, with its class"
-    return plot_rows(rows, title + failure.yours, "GPUs", note)
-
-
-def _pool(chance: random.Random) -> Given:
-    """Draw the number of GPUs of each class, and the most of them in a stage."""
-    counts = [chance.randint(1, 5) for _ in range(chance.randint(1, 4))]
-    return Given(counts=counts, most=chance.randint(1, 5))
-
-
-def _look_at_pool(pool: Given) -> str:
-    if max(pool.counts) < pool.most:
-        return (
-            "no class has enough GPUs for a whole stage here; does a mix take more than there are?"
-        )
-    if len(pool.counts) == 1:
-        return "one class only; which numbers of its GPUs are a mix?"
-    return "a mix has at least one GPU, and at most the limit; is each counted once?"
-
-
 @cache
 def _out_of_reach() -> float:
     """Return the lowest rate in tokens/s that no placement of two GPUs per stage reaches."""
@@ -575,13 +585,5 @@ EXERCISES: dict[str, Exercise] = {
         },
         mistakes={"that is what one L4 holds alone": (lambda: _least_price(1))},
         rel=1e-3,
-    ),
-    "06.3": Function(
-        signature="count_mixes(counts, most)",
-        inputs=drawn(3, 300, _pool, lambda x: (len(x.counts), sum(x.counts), str(x))),
-        target=lambda pool: len(_mixes_by_name(pool)),
-        hint=_look_at_pool,
-        picture=_draw_pool,
-        half=lambda pool, answer: answer in _nearly(pool),
     ),
 }

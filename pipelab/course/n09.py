@@ -197,31 +197,28 @@ def plot_measured_stages(stages: "DataFrame") -> "Figure":
         A point per stage, predicted / measured time - 1 in per cent; the title has the mean errors of
         the GPU type that nothing was fitted to.
     """
-    from plotly.subplots import make_subplots
+    import plotly.express as px
 
     phases = {
         "decode": "decode: sequences in the batch",
         "prefill": "prefill: tokens of all prompts in the pass",
     }
-    figure = make_subplots(cols=2, shared_yaxes=True, horizontal_spacing=0.05)
-    colours = dict(zip(stages["gpu_type"].unique(), TYPE_COLOURS, strict=False))
-    symbols = dict(zip(stages["model"].unique(), ("circle", "diamond"), strict=True))
-    for (gpu, model, phase), of in stages.groupby(["gpu_type", "model", "phase"], sort=False):
-        tokens = of["batch"] * (of["tokens"] if phase == "prefill" else 1)
-        figure.add_scatter(
-            x=tokens,
-            y=100 * of["error"],
-            mode="markers",
-            name=plain(f"{gpu}, {model}"),
-            legendgroup=f"{gpu}, {model}",
-            showlegend=phase == "decode",
-            marker={"color": colours[gpu], "symbol": symbols[model], "size": 10, "opacity": 0.75},
-            customdata=of[["what", "measured", "predicted"]],
-            hovertemplate="%{customdata[0]}<br>measured %{customdata[1]:.3g} ms, predicted "
-            "%{customdata[2]:.3g} ms: %{y:+.1f} %<extra></extra>",
-            row=1,
-            col=1 + list(phases).index(phase),
-        )
+    per_sequence = stages["tokens"].where(stages["phase"] == "prefill", 1)
+    figure = px.scatter(
+        stages.assign(error=100 * stages["error"], tokens=stages["batch"] * per_sequence),
+        x="tokens",
+        y="error",
+        log_x=True,
+        facet_col="phase",
+        color="gpu_type",
+        symbol="model",
+        hover_name="what",
+        hover_data=["measured", "predicted"],
+        category_orders={"phase": list(phases)},
+        color_discrete_sequence=TYPE_COLOURS,
+    )
+    figure.update_traces(marker={"size": 10, "opacity": 0.75})
+    figure.layout.annotations = ()  # the axes name the phases
     figure.add_hline(y=0, line={"color": NEUTRAL_LIGHT, "width": 2}, layer="below")
     off = 100 * stages.loc[stages["gpu_type"] == _HELD_OUT].groupby("phase")["error"].agg(_mean_off)
     finish(
@@ -233,7 +230,7 @@ def plot_measured_stages(stages: "DataFrame") -> "Figure":
         y={"title": "predicted time against measured, %"},
     )
     for column, title in enumerate(phases.values(), 1):
-        figure.update_xaxes(type="log", dtick=1, tickformat=",d", title=title, row=1, col=column)
+        figure.update_xaxes(matches=None, dtick=1, tickformat=",d", title=title, row=1, col=column)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Notebook 13, Reading a claim: verdicts in one picture, a claim to refute, units, and a weight to find."""
+"""Notebook 13, Reading a claim: verdicts in one picture, units, and a weight to find."""
 
 import random
 from collections import Counter
@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.course.exercises import Construction, Exercise, Function, Given, Number, drawn
+from pipelab.course.exercises import Exercise, Function, Given, Number, drawn
 from pipelab.course.ledger.book import Ledger
 from pipelab.course.ledger.claims import FAILED, FAILS, KINDS
 from pipelab.course.pictures import NAMES, finish, plot_counts
-from pipelab.display import number
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.solving import solve
-from pipelab.errors import InvalidPlacement, shown
-from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import VERDICT_COLOURS
 from pipelab.files.bundled_folders import data_dir
@@ -26,7 +23,6 @@ from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
 from pipelab.hardware.what_fits import node_mixes
-from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
 from pipelab.writeup.cases_csv import load_case
 
@@ -163,27 +159,6 @@ def _demo(**rules: Any) -> Problem:
     return load_case("demo", **{"max_gpus_per_stage": 3, **rules})
 
 
-def _refutes(mine: object) -> tuple[float, str]:
-    """Give 1 point to a placement faster than the write-up's "balanced pipeline" on its GPUs, half to a slower one."""
-    if not isinstance(mine, Placement):
-        made = "a placement, as pl.Placement.of([(layers, gpus), …]) makes it"
-        return 0, f"expected {made}; yours is {shown(mine)}"
-    problem = _demo(max_gpus_per_stage=4, link_units="tokens")
-    claimed = Placement.of([(8, (0,)), (4, (10, 11)), (2, (20, 21, 22, 23))])
-    if sorted(mine.gpus) != sorted(claimed.gpus):
-        wanted = ", ".join(map(str, sorted(claimed.gpus)))
-        return 0, f"the claim is about GPUs {wanted}; use all of these and no other"
-    try:
-        rate = evaluate(problem, mine).throughput
-    except InvalidPlacement as error:
-        return 0, str(error)
-    best = evaluate(problem, claimed).throughput
-    if rate <= best * (1 + 1e-9):
-        yields = f"yours yields {number(rate)} tokens/s, the claimed one {number(best)}"
-        return 0.5, f"{yields}. Hint: {_ANOTHER_GROUP}"
-    return 1, f"refuted: {number(rate)} tokens/s against {number(best)}"
-
-
 def _where_it_turns(holds: Callable[[float], bool], low: float, high: float) -> float:
     """The largest number for which something holds, by bisection."""
     for _ in range(40):
@@ -241,25 +216,15 @@ def _look_at(given: Given) -> str:
     return "here a link only seems to be the slowest; which part is it in tokens/s?"
 
 
-_ANOTHER_GROUP = "which stage is the slowest, and may another group of GPUs hold more layers?"
-
 EXERCISES: dict[str, Exercise] = {
-    "13.1": Construction(
-        asks="a placement",
-        grade=_refutes,
-        advice=(
-            _ANOTHER_GROUP,
-            "how long does each stage of the claimed placement take per layer? See `pl.evaluate`",
-        ),
-    ),
-    "13.2": Function(
+    "13.1": Function(
         signature="understated(stages, links, gb, tokens)",
         inputs=drawn(3, 200, _compared, lambda given: (len(given.stages), given.tokens)),
         target=_understated,
         hint=_look_at,
         half=lambda given, _: _understated(given) == 1,
     ),
-    "13.3": Number(
+    "13.2": Number(
         target=lambda: _heaviest_layer(0),
         unit="GB",
         hint="move the slider until the count falls, then halve the interval",

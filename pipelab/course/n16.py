@@ -108,52 +108,6 @@ def _least(given: Given) -> int:
     return min(_passed(given))
 
 
-def _movable(chance: random.Random) -> Given:
-    """Spans of layers, and the rate of each stage with 1, 2, … layers, as many as it has memory for."""
-    layers = chance.randint(2, 6)
-    spans, rates = [], []
-    for _ in range(chance.randint(2, 4)):
-        most = chance.randint(1, layers)
-        length = chance.randint(1, most)
-        first = chance.randint(1, layers - length + 1)
-        spans.append([first, first + length - 1])
-        rates.append(sorted(chance.sample(range(1, 60), most), reverse=True))
-    return Given(spans=spans, rates=rates, layers=layers)
-
-
-def _after_moves(given: Given, lengths: bool = True) -> list[int]:
-    """What the layers let pass now, and after every change of one stage; without `lengths`, of its place alone."""
-
-    def passed(spans: list[list[int]]) -> int:
-        moved_rates = [rates[b - a] for (a, b), rates in zip(spans, given.rates, strict=True)]
-        return _least(Given(spans=spans, rates=moved_rates, layers=given.layers))
-
-    out = [passed(given.spans)]
-    for v, rates in enumerate(given.rates):
-        held = given.spans[v][1] - given.spans[v][0] + 1
-        for length in range(1, len(rates) + 1) if lengths else [held]:
-            for first in range(1, given.layers - length + 2):
-                span = [first, first + length - 1]
-                out.append(passed([*given.spans[:v], span, *given.spans[v + 1 :]]))
-    return out
-
-
-def _best_move(given: Given) -> int:
-    return max(_after_moves(given))
-
-
-def _look_at_moves(given: Given) -> str:
-    if _best_move(given) == _least_now(given):
-        return "no change helps here: then the answer is what the layers let pass now"
-    if _best_move(given) > max(_after_moves(given, lengths=False)):
-        return "a stage may hold more layers or fewer, as long as `rates` has a rate for so many"
-    return "try every other span for every stage, the other stages as they are"
-
-
-def _least_now(given: Given) -> int:
-    return _after_moves(given, lengths=False)[0]
-
-
 def _draw_spans(failure: Failure) -> "Figure":
     given = failure.given
     passed = _passed(given)
@@ -227,12 +181,5 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_ways,
         picture=_draw_ways,
         half=lambda given, answer: isclose(answer, sum(_kept(given))),
-    ),
-    "16.3": Function(
-        signature="best_move(spans, rates, layers)",
-        inputs=drawn(163, 200, _movable, lambda given: (len(given.spans), given.layers)),
-        target=_best_move,
-        hint=_look_at_moves,
-        half=lambda given, answer: answer == max(_after_moves(given, lengths=False)),
     ),
 }

@@ -7,44 +7,9 @@ from typing import TYPE_CHECKING
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import plot_lines
 from pipelab.display import counted
-from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
     from plotly.graph_objects import Figure
-
-
-def plot_per_dollar(facts: "DataFrame") -> "Figure":
-    """Draw how much memory a dollar per hour rents of each GPU type, and how fast it is read.
-
-    Parameters
-    ----------
-    facts : pandas.DataFrame
-        Rows of `pl.hardware.gpus()` that have a price.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        Two bars for each type.
-    """
-    parts = {"memory, GB": "memory_gb", "bandwidth, 10 GB/s": "memory_bandwidth_gb_per_s"}
-    data, types = [], list(facts.index)
-    each = {name: facts[column] / facts["usd_per_hour"] for name, column in parts.items()}
-    each["bandwidth, 10 GB/s"] /= 10
-    for (name, values), colour in zip(each.items(), TYPE_COLOURS, strict=False):
-        numbers = [f"{value:.0f}" for value in values]
-        data.append(
-            {"type": "bar", "name": name, "x": types, "y": list(values), "text": numbers}
-            | {"marker": {"color": colour}, "textposition": "outside", "cliponaxis": False}
-        )
-    most, fastest = (values.idxmax() for values in each.values())
-    title = f"A dollar per hour rents most memory as {most}, and most bandwidth as {fastest}"
-    if most == fastest:
-        title = f"A dollar per hour rents most memory and most bandwidth as {most}"
-    labels = [f"{t}<br>{facts['usd_per_hour'][t]:.2f} $ per hour" for t in types]
-    across = {"tickvals": types, "ticktext": labels}
-    down = {"title": "per dollar and hour", "rangemode": "tozero"}
-    return figure_of(finish(data, title, x=across, y=down, height=330, barmode="group"))
 
 
 def _offers(chance: random.Random) -> Given:

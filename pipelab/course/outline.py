@@ -1,4 +1,4 @@
-"""The notebooks of the course: what their heads say of them, and which way through them is whose."""
+"""The notebooks of the course, and what their heads say of them."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from functools import cache
 from pipelab.errors import InvalidData
 from pipelab.files.bundled_folders import notebooks_dir
 
-__all__ = ["WAYS", "Notebook", "ReadingPath", "notebooks_of_the_course"]
+__all__ = ["Notebook", "notebooks_of_the_course"]
 
 
 @dataclass(frozen=True)
@@ -23,28 +23,6 @@ class Notebook:
     def number(self) -> str:
         """The first two characters of its name."""
         return self.file[:2]
-
-
-@dataclass(frozen=True)
-class ReadingPath:
-    """The numbers of the notebooks that a reader reads, whole or in part."""
-
-    whole: tuple[str, ...]
-    part: tuple[str, ...] = ()
-
-
-# Notebook 00 says in words what each reader wants, and which parts are meant.
-WAYS = {
-    "learner": ReadingPath(tuple(f"{number:02}" for number in range(20))),
-    "researcher": ReadingPath(
-        ("00", "03", "04", "06", "08", "13", "14"),
-        ("05", "09"),
-    ),
-    "engineer": ReadingPath(
-        ("00", "09", "10", "11", "12", "17", "18", "19"),
-        ("06",),
-    ),
-}
 
 
 @cache

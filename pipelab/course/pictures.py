@@ -404,16 +404,18 @@ def plot_lines(
     >>> [trace.name for trace in figure.data]
     ['a', None]
     """
-    figure = new_figure()
-    for i, ((name, y), colour) in enumerate(zip(lines.items(), TYPE_COLOURS, strict=False)):
+    figure, ends = new_figure(), [list(y) for y in lines.values()]
+    for i, (name, y, colour) in enumerate(zip(lines, ends, TYPE_COLOURS, strict=False)):
         wide = 4 + 6 * (len(lines) - 1 - i)  # later bars cover earlier ones, whose ends are wider
+        covered = 6 * ends[i + 1 :].count(y)
+        dash = "dot" if "bound" in name else "solid"
         figure.add_scatter(
             x=list(x),
-            y=list(y),
+            y=y,
             name=plain(name),
             mode="lines+markers",
-            line={"color": colour, "width": 3},
-            marker={"size": 8},
+            line={"color": colour, "width": 3 + covered, "dash": dash},
+            marker={"size": 8 + covered},
             showlegend=len(lines) > 1,
             error_y=_bars(y, ranges[name], wide) if ranges else None,
         )

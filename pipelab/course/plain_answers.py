@@ -15,7 +15,6 @@ from typing import Any
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Exercise, Function
 from pipelab.errors import PipelabError, shown
-from pipelab.placement import Placement, Stage
 from pipelab.schedules import Schedule
 
 MIME = "application/vnd.pipelab.answer+json"
@@ -92,9 +91,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Schedule):
         rows = [[str(action) for action in row] for row in value.actions]
         return {"schedule": [value.name, rows, value.microbatches, list(value.stage_rank)]}
-    if isinstance(value, Placement):
-        stages = value.stages
-        return {"placement": [[s.layers.start, s.layers.stop, list(s.gpus)] for s in stages]}
     for kind, cls in _LISTS.items():
         if isinstance(value, cls):
             return {kind: [_plain(each) for each in value]}
@@ -184,6 +180,4 @@ def _value(plain: Any) -> Any:
     if kind == "schedule":
         name, rows, microbatches, stage_rank = inside
         return Schedule.of(name, rows, microbatches=microbatches, stage_rank=stage_rank)
-    if kind == "placement":
-        return Placement(tuple(Stage(range(a, b), tuple(gpus)) for a, b, gpus in inside))
     return ... if kind == "not attempted" else _Other(str(inside))

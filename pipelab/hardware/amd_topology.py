@@ -7,7 +7,7 @@ from pathlib import Path
 from pipelab.errors import InvalidData
 
 # Titles of tables: "Link Type between two GPUs" of rocm-smi (showTypeTopology), "LINK TYPE TABLE:" of amd-smi.
-_TITLE = re.compile(r"(\w+) (between two gpus|table:)", re.IGNORECASE)
+_TITLE = re.compile(r"\b(\w+) (between two gpus|table:)", re.IGNORECASE)
 _LABEL = re.compile(r"GPU\d+|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 _Lines = dict[int, list[str]]  # words by the number of their line
 

@@ -149,10 +149,8 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
             [1],
             10**5000,
         ],
-        "02.1": [lambda layers, stages: [(layers,)], lambda layers, stages: None, 3],
-        "04.2": [(3, 4, 4), [0, 0, 0], [3, 4], "three"],
+        "02.1": [lambda layers, kinds: sum(kinds), lambda layers, kinds: None, 3],
         "07.2": [pl.schedule("1F1B", 4, 8), pl.schedule("GPipe", 4, 8), 5],
-        "13.1": [pl.Placement.of([(4, (0,)), (4, (1, 2))]), None],
         "14.2": [lambda costs, stages: [len(costs)], lambda *_: 1 / 0],
     }
     for name, tried in values.items():
@@ -180,7 +178,7 @@ def test_forged_text_is_no_answer():
         '{"returned": [{"failed": 1}]}', '{"answer": {"tuple": [[1], 2], "set": []}}',
         '{"answer": "' + "x" * plain_answers.LONGEST + '"}',
     ):  # fmt: skip
-        for name in ("00.1", "00.2", "13.1", "14.2"):
+        for name in ("00.1", "00.2", "08.2", "14.2"):
             right, _ = plain_answers.checked(name, stated)
             assert not right, (name, stated)
 

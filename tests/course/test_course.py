@@ -15,8 +15,6 @@ import pipelab as pl
 from notebook_results import drawing_cells
 from pipelab.course.checks import EXERCISES
 from pipelab.course.ledger import DOCUMENTS
-from pipelab.course.n00 import plot_course
-from pipelab.course.outline import WAYS, notebooks_of_the_course
 from pipelab.files.bundled_folders import notebooks_dir
 
 COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
@@ -278,37 +276,6 @@ def test_links_into_another_notebook_name_a_cell_with_a_heading(path):
         if hash_ and book:
             cells = {f"cell-id={c.id}": c.source for c in _cells(path.parent / book, "markdown")}
             assert re.search(r"^#{1,3} ", cells[anchor], flags=re.M), target
-
-
-# the map
-
-
-@pytest.mark.slow
-def test_the_map_counts_the_minutes_that_the_notebooks_say():
-    books = notebooks_of_the_course()
-    said = [int(re.search(r"^\*(\d+) minutes", _text(path), flags=re.M)[1]) for path in COURSE]
-    assert [book.minutes for book in books] == said
-    assert [book.file for book in books] == [path.name for path in COURSE]
-    read, in_part = plot_course().data
-    assert list(read.y) == [lane for lane, way in WAYS.items() for _ in way.whole]
-    assert sum(read.x[: len(COURSE)]) == sum(said)
-    begins = dict(zip(read.text, read.base, strict=True))
-    assert begins["00"] == 0
-    assert begins["19"] == sum(said) - said[-1]
-    assert sorted(in_part.text) == ["05", "06", "09"]
-    title = f"{len(COURSE)} notebooks: {sum(said) / 60:.1f} hours for the learner"
-    assert title in plot_course().layout.title.text
-
-
-def test_the_map_and_the_ways_below_it_name_the_same_notebooks():
-    ways = next(c.source for c in _cells(COURSE[0], "markdown") if "\n- **learner**, " in c.source)
-    for lane, way in WAYS.items():
-        (line,) = (line for line in ways.split("\n") if line.startswith(f"- **{lane}**"))
-        named = {target[:2] for _, target in LINK.findall(line)}
-        if lane == "learner":
-            assert ": all, in their order." in line
-        else:
-            assert named == {*way.whole, *way.part} - {"00"}
 
 
 @pytest.mark.parametrize("path", sorted(notebooks_dir().glob("[0-9]*.ipynb")), ids=lambda p: p.name)

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from make_solutions import solution
 
 import pipelab as pl
 from pipelab import course
@@ -27,41 +28,19 @@ def _rows(name, ranks=4, microbatches=8):
     return _rows_of(pl.schedule(name, ranks, microbatches))
 
 
-def my_1f1b(stage):
-    def run(kind, i):
-        stage.recv(kind, i)
-        stage.compute(kind, i)
-        stage.send(kind, i)
-
-    ahead = min(stage.ranks - 1 - stage.rank, stage.microbatches)
-    for i in range(ahead):
-        run("F", i)
-    for i in range(ahead, stage.microbatches):
-        run("F", i)
-        run("B", i - ahead)
-    for i in range(stage.microbatches - ahead, stage.microbatches):
-        run("B", i)
+def _slip(old="", new=""):
+    return solution("15.2", (old, new))
 
 
-def gpipe(stage):
-    for kind in "FB":
-        for i in range(stage.microbatches):
-            stage.recv(kind, i)
-            stage.compute(kind, i)
-            stage.send(kind, i)
-
-
-def never_sends(stage):
-    for kind in "FB":
-        for i in range(stage.microbatches):
-            stage.recv(kind, i)
-            stage.compute(kind, i)
-
-
-def never_receives(stage):
-    for i in range(stage.microbatches):
-        stage.compute("F", i)
-        stage.send("F", i)
+AHEAD = "min(stage.ranks - 1 - stage.rank, stage.microbatches)"
+my_1f1b = _slip()
+gpipe, one_at_a_time = _slip(AHEAD, "stage.microbatches"), _slip(AHEAD, "0")
+without_min = _slip(AHEAD, "stage.ranks - 1 - stage.rank")
+never_sends = _slip("        stage.send(kind, i)\n")
+never_receives = _slip("        stage.recv(kind, i)\n")
+computes_twice = _slip(
+    "stage.compute(kind, i)", "stage.compute(kind, i)\n        stage.compute(kind, i)"
+)
 
 
 def runs_for_ever(stage):
@@ -75,35 +54,8 @@ def fails_on_rank_2(stage):
     gpipe_without_its_source(stage)  # noqa: F821
 
 
-def computes_twice(stage):
-    for _ in range(2):
-        for i in range(2):
-            stage.recv("F", i)
-            stage.compute("F", i)
-            stage.send("F", i)
-
-
 def an_unknown_kind(stage):
     stage.compute("X", 0)
-
-
-def one_at_a_time(stage):
-    for i in range(stage.microbatches):
-        for kind in "FB":
-            stage.recv(kind, i)
-            stage.compute(kind, i)
-            stage.send(kind, i)
-
-
-def without_min(stage):
-    ahead = stage.ranks - 1 - stage.rank
-    order = [("F", i) for i in range(ahead)]
-    for i in range(stage.microbatches):
-        order += [("F", i + ahead)] * (i + ahead < stage.microbatches) + [("B", i)]
-    for kind, i in order:
-        stage.recv(kind, i)
-        stage.compute(kind, i)
-        stage.send(kind, i)
 
 
 @pytest.fixture(autouse=True)

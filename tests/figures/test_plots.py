@@ -8,7 +8,6 @@ import pipelab as pl
 from pipelab.course.reading_tables import show_table
 from pipelab.engine.formulations.joint_ilp_forms import joint_formulation
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.figures.makespans import plot_makespans
 from pipelab.figures.progress import progress_parts
 from pipelab.figures.theme import colour_of_types
 from pipelab.widgets.chart import LiveChart
@@ -47,21 +46,6 @@ def test_progress_is_what_the_solver_said(two_stages):
     ):
         chart.put(progress_parts(moments, 0.5, "now"))
         assert [(t.type, t.name) for t in chart.data] == before
-
-
-def test_makespans_that_others_cover_are_wider_and_the_legend_follows_the_right_end():
-    makespans = {"a": [1, 3], "b": [2, 4], "c": [1, 3], "lower bound": [1, 1]}
-    figure = plot_makespans([0, 1], makespans, "x")
-    widths = {t.name: t.line.width for t in figure.data}
-    assert list(widths) == ["b", "a", "c", "lower bound"]
-    assert widths["a"] > widths["b"] == widths["c"]
-    for values, given, message in (
-        ([0], {str(i): [1] for i in range(10)}, "10 of them.*expected 1 to 9 lines"),
-        ([0, 1], {"a": [1]}, r"makespans\['a'\] = \[1\]: expected one number for each of 2"),
-        (3, {"a": [1]}, "values = 3: expected"),
-    ):
-        with pytest.raises(pl.errors.InvalidValue, match=message):
-            plot_makespans(values, given, "x")
 
 
 def test_a_type_has_one_colour_in_every_case_and_cluster():

@@ -162,27 +162,45 @@ DOORS = {
 }  # fmt: skip
 
 
+def _look(door: str, name: str, data: bytes) -> None:
+    files, load, count = DOORS[door]
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for other, text in files.items():
+            (folder / other).write_text(text, encoding="utf-8")
+        (folder / name).write_bytes(data)
+        named = ".csv" if door.startswith("load_case") else name
+        found = read_or_refused(lambda: load(folder), named)
+        if found is not None:
+            for counted, number in count(found).items():
+                assert number == _plain_rows(folder / counted), counted
+
+
+EVERY_FILE = [(door, name) for door in DOORS for name in DOORS[door].files]
+
+
 @pytest.mark.slow
 @pytest.mark.examples
-@pytest.mark.parametrize(
-    ("door", "name"), [(door, name) for door in DOORS for name in DOORS[door].files]
-)
+@pytest.mark.parametrize(("door", "name"), EVERY_FILE)
 def test_a_spoilt_file_is_read_whole_or_refused(door, name):
-    files, load, count = DOORS[door]
-
     @settings(max_examples=settings().max_examples // 2)  # of each of many files
-    @given(spoilt(files[name]))
+    @given(spoilt(DOORS[door].files[name]))
     def look(data: bytes) -> None:
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place)
-            for other, text in files.items():
-                (folder / other).write_text(text, encoding="utf-8")
-            (folder / name).write_bytes(data)
-            named = ".csv" if door.startswith("load_case") else name
-            found = read_or_refused(lambda: load(folder), named)
-            if found is not None:
-                for counted, number in count(found).items():
-                    assert number == _plain_rows(folder / counted), counted
+        _look(door, name, data)
+
+    look()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("door", "name"), EVERY_FILE)
+def test_a_very_long_cell_is_no_hang_wherever_it_stands(door, name):
+    table = table_of(DOORS[door].files[name])
+
+    @given(st.sampled_from([(i, c) for i, row in enumerate(table) for c in range(len(row))]))
+    def look(place: tuple[int, int]) -> None:
+        (i, c), rows = place, [list(row) for row in table]
+        rows[i][c] = "x" * 140_000
+        _look(door, name, written(rows).encode())
 
     look()
 

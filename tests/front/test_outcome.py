@@ -22,12 +22,9 @@ from pipelab.display import (
     outcome_of,
     outcome_of_row,
 )
-from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.sweeps.workers import row_of
 from pipelab.figures.classes import plot_classes
-from pipelab.figures.growth import plot_growth, plot_run_times, plot_search_growth
-from pipelab.figures.makespans import plot_makespans
 from pipelab.figures.placements import plot_placement
 from pipelab.figures.progress import progress_parts
 from pipelab.widgets.watch import WatchedSolve
@@ -164,10 +161,10 @@ def test_saved_run_times_do_not_count_a_time_out_as_solved():
         ("s", 2, 1, 60.0, "feasible", 9),
     ]
     columns = ["series", "value", "seed", "seconds", "status", "variables"]
-    figure = plot_run_times(pd.DataFrame(rows, columns=columns), ["s"])
+    figure = pl.course.plot_run_times(pd.DataFrame(rows, columns=columns), ["s"])
     told = "3 problems, the slowest solved in 3 s, 1 stopped early after 60 s (open diamonds)<br>"
     assert figure.layout.title.text.startswith(told)
-    symbols = {trace.marker.symbol: list(trace.y) for trace in figure.data if trace.marker.symbol}
+    symbols = {dots.marker.symbol: list(dots.y) for dots in figure.data if dots.mode == "markers"}
     assert symbols == {PROVEN.marker: [2.0, 3.0], STOPPED.marker: [60.0]}
 
 
@@ -199,10 +196,9 @@ def test_no_name_is_taken_for_html_nor_two_prices_for_a_formula():
         watched.progress.figure, watched.chart.figure, plot_placement(problem, result.placement),
         plot_placement(problem),
         pl.plot(front), pl.plot(placed, kind="in_flight"), pl.plot(placed),
-        plot_growth({ODD: joint_size(problem)}), plot_classes(problem.cluster),
-        plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
+        plot_classes(problem.cluster), pl.course.plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
         plot_splits(problem, {ODD: pl.splits.split_even(problem.model.layers, len(problem.cluster))}),
-        plot_makespans([0], {ODD: [1]}, "x"),
+        pl.course.plot_lines([0], {ODD: [1]}, "", ("x", "y")),
     ]  # fmt: skip
     pages = [result, counted, both, placed, pl.score(problem, result), problem, problem.cluster, result.evaluation,
              front, pl.certificate(counted), rate]  # fmt: skip

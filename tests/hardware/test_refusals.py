@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 import pipelab as pl
-from pipelab.figures.growth import plot_growth
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.serving_engines import Engine
 from pipelab.io.plans import save_placement
@@ -73,7 +72,6 @@ MISTAKES = [
     (lambda: pl.splits.bottleneck((range(2),), [1]), "costs = '1 values': expected at least 2"),
     (lambda: _seconds(gpu=pl.GPU("L44", 24)), r"gpu\.type = 'L44': did you mean 'L4'"),
     (lambda: dataclasses.replace(TINY.model, work_factors=(1, 2)), "expected one for each of the 4 layers"),
-    (lambda: plot_growth({}), "expected at least one"),
     (lambda: pl.solve(TINY, objective="cost", at_least="3"), "at_least = '3': expected tokens/s"),
     (
         lambda: pl.load_cluster("helix-single24", gpus=dict(load_gpus(), L4=3)),

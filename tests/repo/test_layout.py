@@ -76,7 +76,7 @@ def test_names_are_imported_from_where_they_lie(edges):
 def test_importing_pipelab_loads_no_heavy_library():
     code = f"import sys, pipelab, pipelab.course; print([m for m in {NOT_WITH_PIPELAB} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"  # speed is measured by tests/benchmarks/imports.py
+    assert done.stdout.strip() == "[]"
 
 
 def test_what_restates_published_work_is_imported_when_it_is_asked_for_and_not_before(edges):

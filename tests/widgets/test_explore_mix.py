@@ -446,13 +446,6 @@ def test_the_explorer_explains_what_cannot_be_and_tells_who_listens():
     assert names == ["tiny", None, "tiny", *["Llama-3-8B"] * 3, "Llama-2-7B"]
 
 
-def all_on_one(kind, placement):
-    """What to type so that the first GPU of this type of these stages has every layer."""
-    stages, gpus = placement.stages, problem_of(beginning("Llama-3-8B", MIXED)).cluster.gpus
-    alone = [gpus[stage.gpus[0]].type for stage in stages].index(kind)
-    return ",".join("32" if i == alone else "0" for i in range(len(stages)))
-
-
 def test_a_plan_of_ones_own_is_scored_and_the_way_back_is_there():
     mix = pl.explore_mix("Llama-3-8B", MIXED, batch=16)
     own, best = mix.own, mix.found.result

@@ -118,19 +118,6 @@ def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
     return shown | joint_form(form).size(counts)
 
 
-def joint_capacity() -> int:
-    """Estimate how many variables of the joint ILP, as written, fit in the memory that is free now.
-
-    Returns
-    -------
-    int
-        From bytes per variable and row that were measured, rounded up.
-    """
-    per_variable, per_row = BYTES["written"]
-    rows_per_variable = 2.0  # as the cases grow
-    return int(free_gigabytes() * 1e9 / (per_variable + rows_per_variable * per_row))
-
-
 def joint_program(
     problem: Problem, form: str = "written", big_m: str = "valid"
 ) -> tuple[LinearProgram, StageCandidates]:
