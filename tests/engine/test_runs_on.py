@@ -23,13 +23,24 @@ MAKERS = {"B": "MI300X", "C": "M3-Max-40c"}
 SEEDS = (2, 3, 6, 0, 1, 4, 5, *range(7, 300))
 
 
+def filled(problem, engine):
+    """The problem as an engine fills pipelines, written down once more."""
+    filling, number = {
+        "vLLM": ("by_stages", 0),
+        "TensorRT-LLM": ("by_stages", 0),
+        "llama.cpp": ("micro_batches", 5) if problem.workload.phase == "prefill" else ("one", 0),
+        "transformers": ("one", 0),
+    }.get(engine, ("synchronous", 0))
+    return dataclasses.replace(problem, costs=problem.costs.with_filling(filling, number))
+
+
 def accepted(problem, engines):
     """Every plan that `settings` accepts, by engine, as it evaluates it."""
     found = {engine: [] for engine in engines}
     for placement in every_placement(problem):
         for engine in engines:
             try:
-                plan = EnginePlan.of(problem, placement, engine, None)
+                plan = EnginePlan.of(filled(problem, engine), placement, engine, None)
                 check(plan)
             except (pl.errors.InvalidPlacement, pl.errors.NotApplicable):
                 continue
