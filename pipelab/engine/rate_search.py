@@ -170,7 +170,7 @@ def _least_of(walk: Walk, budget: float | None) -> Iterator[WalkResult]:
 def _refuse_excess(problem: Problem, placement: Placement, most: Mapping[str, float]) -> None:
     """Count what a placement uses: solvers keep rows within a tolerance only."""
     for what, value in most.items():
-        if what != "seconds" and used(problem, what, placement) > value * (1 + NOT_SOLVED):
+        if what != "seconds" and used(problem, what, placement) - value > abs(value) * NOT_SOLVED:
             raise PipelabError(
                 f"a solver returned {used(problem, what, placement)} {what} where {value} are allowed"
             )

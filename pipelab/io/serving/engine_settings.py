@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pipelab.display import counted
 from pipelab.engine.answers import Result, placement_in
+from pipelab.engine.runs_on import as_engine_fills
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.engine.training import TrainingResult
@@ -157,6 +158,8 @@ def settings(
     if isinstance(placement, Deployment):
         return _of_pipelines(problem, placement, engine, hosts)
     chosen = placement_in(placement, "settings")
+    if isinstance(placement, Result) and placement.runs_on == engine:
+        problem = as_engine_fills(problem, engine)
     placed = EnginePlan.of(problem, chosen, engine, hosts)
     step = placement.step if isinstance(placement, TrainingResult) else placement
     if isinstance(step, TrainingTimeline):
