@@ -674,7 +674,7 @@ class Roofline(CostModel):
         -------
         dict of str to float
             "computing"; "weights", "keys and values" and "activations", each with the time to move
-            its bytes; "overhead" (with attention scores, where they go through memory); and "layer", in which
+            its bytes; "overhead" (with attention scores and rows of experts that go through memory); and "layer", in which
             what overlaps counts once. All in seconds.
 
         Raises
@@ -694,10 +694,9 @@ class Roofline(CostModel):
         hardware = self.hardware(demand, [gpu]).take(0)
         sizes = moved_bytes(engine, demand, "ordinary", b, 1)
         weights, cached, activations = (size / hardware.bandwidth for size in sizes)
-        matrices = demand.layer_flops("ordinary", b) / hardware.flops
-        computing = matrices + b * demand.attention_flops() / hardware.head_flops
-        scores = demand.score_bytes(engine.score_bytes, b) / hardware.bandwidth
-        overhead = engine.layer_overhead_us * 1e-6 + scores
+        computing = hardware.computing_seconds(demand, "ordinary", b)
+        besides = hardware.besides_seconds(demand, "ordinary", b, 1)
+        overhead = engine.layer_overhead_us * 1e-6 + besides
         seconds = {
             "computing": computing,
             "weights": weights,
