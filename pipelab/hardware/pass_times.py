@@ -377,7 +377,8 @@ class Hardware:
         return total
 
     def computing_seconds(self, demand: Demand, kind: Kind, b: Any) -> Any:
-        """Seconds that one GPU computes for one layer. Attention does in 16 bits, whatever the weights are stored in."""
+        """Seconds that one GPU computes for one layer."""
+        # Attention computes in 16 bits, whatever the weights are stored in.
         slower_experts = 1 / self.engine.experts_efficiency - 1
         flops = demand.layer_flops(kind, b) + slower_experts * demand.expert_flops(kind, b)
         return flops / self.flops + b * demand.attention_flops() / self.head_flops

@@ -33,6 +33,7 @@ from pipelab.fields import (
 from pipelab.hardware.engine_memory import memory_of
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.pass_times import Demand, Hardware, Span, moved_bytes
+from pipelab.hardware.published_times import Band, band_of, group_of
 from pipelab.hardware.serving_engines import Engine, load_engines
 from pipelab.hardware.training_memory import (
     ADAM_BYTES,
@@ -575,6 +576,31 @@ class Roofline(CostModel):
         costs = self.for_training()
         return _stages(costs, problem, gpus, Span.all(model), parameters, batch, **options)
 
+    def band(self, problem: Problem, placement: Placement | None = None) -> Band:
+        """Say how far off predictions like this problem's were, by published times to which nothing was fitted.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose phase and model count.
+        placement : Placement, optional
+            One GPU, GPUs that cut every layer, or a pipeline. Without, that of all GPUs of the cluster.
+
+        Returns
+        -------
+        Band
+            Median and worst error of the bundled constants, how many measurements, and a `sentence`.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> cluster, load = pl.Cluster.from_counts({"L4": 2}, 24, 1), pl.Workload(2048, 1, "decode")
+        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, Roofline())
+        >>> problem.costs.band(problem, pl.Placement.of([(32, (0,))])).measurements > 10
+        True
+        """
+        return band_of(group_of(problem, self.engine, placement), Roofline())
+
     def mfu(self, problem: Problem, placement: Placement, tokens_per_s: float) -> float:
         """Model FLOPs utilization: what a model needs, over what the GPUs could compute at most.
 
@@ -674,8 +700,8 @@ class Roofline(CostModel):
         -------
         dict of str to float
             "computing"; "weights", "keys and values" and "activations", each with the time to move
-            its bytes; "overhead" (with attention scores and rows of experts that go through memory); and "layer", in which
-            what overlaps counts once. All in seconds.
+            its bytes; "overhead" (with attention scores and rows of experts that go through memory); and
+            "layer", in which what overlaps counts once. All in seconds.
 
         Raises
         ------

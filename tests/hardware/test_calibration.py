@@ -11,8 +11,9 @@ import pytest
 
 import pipelab as pl
 from pipelab.files.bundled_folders import data_dir, in_clone
-from pipelab.hardware.calibration import ConstantsFit, Traversal, fit_constants, read_measurements
+from pipelab.hardware.calibration import ConstantsFit, fit_constants
 from pipelab.hardware.measurements import held_out_errors
+from pipelab.hardware.published_times import Traversal, read_measurements
 
 TABLE = read_measurements(data_dir() / "measured_times.csv")
 ROWS = [one for _, one in TABLE]
