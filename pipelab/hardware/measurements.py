@@ -228,12 +228,14 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
 
 def doubt_of(problem: Problem) -> str:
     """Say why rates of this problem may be far off, if no time of such a model was compared; else nothing."""
-    if not problem.model.has_experts or problem.workload.phase != "prefill":
+    alike = len(group_errors(TimeGroup("prefill", True, None, None), _published()))
+    prompts_alone = problem.workload.phase == "prefill"
+    if not (problem.model.has_experts and prompts_alone) or alike >= LEAST_TIMES:
         return ""
     return (
-        f"How far off this rate is, nothing says: of {len(_published())} published times, none is of prompts that a "
-        "mixture of experts reads alone. Expert-parallel and data-parallel attention, and their all-to-all messages, "
-        "are left out."
+        f"How far off this rate is, too few measurements say: {alike} of {len(_published())} published times is of "
+        "prompts that a mixture of experts reads alone. Expert-parallel and data-parallel attention, and their "
+        "all-to-all messages, are left out."
     )
 
 

@@ -414,10 +414,10 @@ class Hardware:
 
 def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand, precision: str) -> float:
     peak = gpu.fp16_tflop_per_s
-    if precision == "fp8" and gpu.fp8_tflop_per_s:
-        peak = gpu.fp8_tflop_per_s * gpu.fp8_share
-    elif engine.accumulate == "fp16":
+    if engine.accumulate == "fp16":
         peak = gpu.fp16_accumulate_tflop_per_s or peak
+    if precision == "fp8" and gpu.fp8_tflop_per_s:
+        peak = max(peak, gpu.fp8_tflop_per_s * gpu.fp8_share)
     # Unified memory has one engine only, whose efficiency the GPU's is.
     at_whole_efficiency = demand.load.phase == "decode" or gpu.memory_kind == "unified"
     share = 1.0 if at_whole_efficiency else engine.prefill_efficiency
