@@ -57,7 +57,7 @@ KINDS = [("decode", 1), ("decode", 2), ("prefill", 4), ("mixed", 1)]
 
 @pytest.mark.parametrize(("phase", "degree"), KINDS)
 def test_a_rate_is_expected_in_the_band_of_its_kind(published, phase, degree):
-    """By hand: the quantiles of rows like the slowest stage, of all engines where its own has too few; links have no error."""
+    """By hand: the quantiles of rows like the slowest stage, of all engines if its own has too few; links are exact."""
     kind, node = ("A10", "") if degree == 1 else ("H100-SXM", "node")
     link = 1e-3 if phase == "prefill" else 1.0
     problem = pl.Problem(
