@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.display import listed
 from pipelab.evaluation import Evaluation, StageReport
@@ -14,11 +14,11 @@ from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, place
 from pipelab.files.reading_and_writing import path_of
 from pipelab.hardware.published_times import (
-    LEAST_TIMES,
     ONE_GPU,
     TENSOR_PARALLELISM,
+    Band,
     TimeGroup,
-    group_errors,
+    band_of,
     held_out_rows,
     published_errors,
     read_measurements,
@@ -203,7 +203,7 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
         return None
     if doubt := doubt_of(problem):
         return ExpectedRate(low=None, high=None, within=None, sentence=doubt)
-    bands = [_quantiles(problem, problem.costs.engine, stage) for stage in evaluation.stages]
+    bands = [_band_of(problem, stage) for stage in evaluation.stages]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
     low, high = (
         _off(evaluation, [1 + getattr(band, side) for band in bands]) for side in ("low", "high")
@@ -211,14 +211,17 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
     slowest = min(range(len(bands)), key=lambda i: evaluation.stages[i].throughput)
     band, now = bands[slowest], evaluation.throughput
     sentence = (
-        f"Expect {_three_digits(low)} to {_three_digits(high)} tokens/s: of {band.times} published times of this "
-        f"kind ({band.group.words}), four in five were off by {band.low:+.0%} to {band.high:+.0%}."
+        f"Expect {_three_digits(low)} to {_three_digits(high)} tokens/s: of {band.measurements} published times of "
+        f"this kind ({band.group.words}), four in five were off by {band.low:+.0%} to {band.high:+.0%}."
     )
     if len(evaluation.stages) > 1:
         placement = Placement(tuple(report.stage for report in evaluation.stages))
         pipelines = problem.costs.band(problem, placement)
         sentence += f" {pipelines.sentence}"
-    compared, used = set(_published()["gpu_type"]), evaluation.stages[slowest].gpu_types
+    compared, used = (
+        set(published_errors(Roofline())["gpu_type"]),
+        evaluation.stages[slowest].gpu_types,
+    )
     never = [t for t in dict.fromkeys(used) if t not in compared]
     if never:
         sentence += f" No published time of {listed(never)} was compared."
@@ -228,15 +231,13 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
 
 def doubt_of(problem: Problem) -> str:
     """Say why rates of this problem may be far off, if no time of such a model was compared; else nothing."""
-    alike = len(group_errors(TimeGroup("prefill", True, None, None), _published()))
-    prompts_alone = problem.workload.phase == "prefill"
-    if not (problem.model.has_experts and prompts_alone) or alike >= LEAST_TIMES:
+    if not problem.model.has_experts or problem.workload.phase != "prefill":
         return ""
-    return (
-        f"How far off this rate is, too few measurements say: {alike} of {len(_published())} published times is of "
-        "prompts that a mixture of experts reads alone. Expert-parallel and data-parallel attention, and their "
-        "all-to-all messages, are left out."
+    band = band_of(TimeGroup("prefill", True, None, None), Roofline())
+    left_out = (
+        "Expert-parallel and data-parallel attention, and their all-to-all messages, are left out."
     )
+    return "" if band.median is not None else f"{band.sentence} {left_out}"
 
 
 def _off(evaluation: Evaluation, faster: "list[float]") -> float:
@@ -267,7 +268,7 @@ def held_out_errors() -> "DataFrame":
     --------
     >>> errors = held_out_errors()["error"]
     >>> print(f"{len(errors)} times: median {errors.abs().median():.1%}")
-    267 times: median 8.0%
+    302 times: median 8.1%
     """
     return held_out_rows(Roofline())
 
@@ -305,30 +306,13 @@ def _cut(degree: int) -> str:
     return "1" if degree == 1 else "2" if degree < 4 else "4 or more"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ErrorQuantiles:
-    """Between which errors four of five published times of a group lie, and how many there are."""
-
-    group: TimeGroup
-    times: int
-    low: float
-    high: float
-
-
-def _quantiles(problem: Problem, engine: str, stage: StageReport) -> ErrorQuantiles:
+def _band_of(problem: Problem, stage: StageReport) -> Band:
     """Return the errors of times like a stage's: of its group, or of the next wider one that has enough of them."""
     layout = TENSOR_PARALLELISM if stage.degree > 1 else ONE_GPU
+    engine = cast(Roofline, problem.costs).engine
     group = TimeGroup(problem.workload.phase, problem.model.has_experts, layout, engine)
-    for wider in group.widened():
-        errors = group_errors(wider, _published())
-        if len(errors) >= LEAST_TIMES:
-            break
-    low, high = (float(errors.quantile(share)) for share in (0.1, 0.9))
-    return ErrorQuantiles(group=wider, times=len(errors), low=low, high=high)
-
-
-def _published() -> "DataFrame":
-    return published_errors(Roofline())
+    bands = (band_of(wider, Roofline()) for wider in group.widened())
+    return next(band for band in bands if band.median is not None)
 
 
 def _three_digits(rate: float) -> str:

@@ -38,9 +38,9 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import whole_sequences
-from pipelab.fields import Count, Positive, checked, derived
+from pipelab.fields import derived
 from pipelab.files.bundled_folders import data_dir
-from pipelab.files.csv_rows import read_objects
+from pipelab.files.csv_rows import frame_of
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.serving_engines import Engine
 from pipelab.hardware.training_memory import activation_bytes
@@ -424,19 +424,11 @@ def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand, precision: str) -
     return peak * gpu.compute_efficiency * share * 1e12
 
 
-@checked
-class PcieAllreduce:
-    """How fast all-reduces among so many GPUs over PCIe were measured to be, in GB/s of one GPU's traffic."""
-
-    gpus: Count
-    gb_per_s: Positive
-
-
 @cache
 def pcie_allreduce_gb_per_s(gpus: int) -> float:
     """Return how fast all-reduces over PCIe are at most: of `data/pcie_allreduce.csv`, or between two of its rows."""
-    rows = [one for _, one in read_objects(data_dir() / "pcie_allreduce.csv", PcieAllreduce)]
-    return float(np.interp(gpus, [row.gpus for row in rows], [row.gb_per_s for row in rows]))
+    measured = frame_of(data_dir() / "pcie_allreduce.csv", "gpus")["gb_per_s"]
+    return float(np.interp(gpus, measured.index, measured))
 
 
 def _bytes_per_s(engine: Engine, gpu: GPUFacts) -> float:

@@ -117,13 +117,9 @@ class Traversal:
         model = load_model(row.model, precision=row.precision or "bf16")
         self.engine = row.engine or costs.engine
         if self.engine not in costs.engines:
-            expected = (
-                f"expected an engine of the cost model; {nearest(self.engine, costs.engines)}"
-            )
-            raise InvalidValue("a measurement", [("engine", self.engine, expected)])
+            raise _unknown("engine", "an engine", self.engine, costs.engines)
         if row.gpu_type not in costs.gpus:
-            expected = f"expected a GPU of the cost model; {nearest(row.gpu_type, costs.gpus)}"
-            raise InvalidValue("a measurement", [("gpu_type", row.gpu_type, expected)])
+            raise _unknown("gpu_type", "a GPU", row.gpu_type, costs.gpus)
         if row.layers and row.layers > max(1, model.layers - 2):
             expected = f"expected at most {model.layers - 2} layers from the middle of {model.name}, or empty for all"
             raise InvalidValue("a measurement", [("layers", row.layers, expected)])
@@ -170,6 +166,12 @@ class Traversal:
             return float(computing), what
         what = f"{moved / gpus / 1e9:.3g} GB of weights, keys and values at {speed:g} GB/s{among}"
         return float(moving), what
+
+
+def _unknown(column: str, what: str, name: str, known: Mapping[str, Any]) -> InvalidValue:
+    """Make the error of a row whose GPU or engine the cost model does not know."""
+    expected = f"expected {what} of the cost model; {nearest(name, known)}"
+    return InvalidValue("a measurement", [(column, name, expected)])
 
 
 def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
@@ -239,13 +241,9 @@ class ServedTime:
         """
         gpu_type, engine = type_of(self.gpu, costs.gpus), engine_named(self.engine)
         if gpu_type is None:
-            expected = f"expected a GPU of the cost model; {nearest(self.gpu, costs.gpus)}"
-            raise InvalidValue("a served time", [("gpu", self.gpu, expected)])
+            raise _unknown("gpu", "a GPU", self.gpu, costs.gpus)
         if engine is None or engine not in costs.engines:
-            expected = (
-                f"expected an engine of the cost model; {nearest(self.engine, costs.engines)}"
-            )
-            raise InvalidValue("a served time", [("engine", self.engine, expected)])
+            raise _unknown("engine", "an engine", self.engine, costs.engines)
         facts, costs, degree = costs.gpus[gpu_type], costs.running(engine), self.tensor_parallel
         cache = _caches_of_fp8().get(self.model) if self.fp8 else None
         model = load_model(self.model, precision="fp8" if self.fp8 else "bf16", kv_precision=cache)
@@ -350,12 +348,16 @@ class Band:
         Published times of the group to which nothing was fitted.
     median, worst : float or None
         Of predicted over measured time less 1, without its sign; None of fewer than ten.
+    low, high : float or None
+        Between which four of five lie, with their signs.
     """
 
     group: TimeGroup
     measurements: int
-    median: float | None
-    worst: float | None
+    median: float | None = None
+    worst: float | None = None
+    low: float | None = None
+    high: float | None = None
 
     @property
     def sentence(self) -> str:
@@ -371,23 +373,24 @@ class Band:
 
 def band_of(group: TimeGroup, costs: Predictor) -> Band:
     """Return the errors of this cost model in a group."""
-    errors = group_errors(group, published_errors(costs)).abs()
-    enough = len(errors) >= LEAST_TIMES
+    table = published_errors(costs)
+    inside = table["experts"] == group.experts
+    for column in ("phase", "layout", "engine"):
+        if (value := getattr(group, column)) is not None:
+            inside &= table[column] == value
+    errors = table.loc[inside, "error"]
+    if len(errors) < LEAST_TIMES:
+        return Band(group=group, measurements=len(errors))
+    low, high = errors.quantile([0.1, 0.9]).tolist()
+    sizes = errors.abs()
     return Band(
         group=group,
         measurements=len(errors),
-        median=float(errors.median()) if enough else None,
-        worst=float(errors.max()) if enough else None,
+        median=float(sizes.median()),
+        worst=float(sizes.max()),
+        low=low,
+        high=high,
     )
-
-
-def group_errors(group: TimeGroup, errors: "DataFrame") -> "Series":
-    """Take the errors of a group from `published_errors`."""
-    inside = errors["experts"] == group.experts
-    for column in ("phase", "layout", "engine"):
-        if (value := getattr(group, column)) is not None:
-            inside &= errors[column] == value
-    return errors.loc[inside, "error"]
 
 
 @lru_cache(maxsize=4)
