@@ -185,8 +185,8 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
     ExpectedRate or None
         None of other cost models than `Roofline`.
         `low` and `high` in tokens/s, between which four of five measured times lie; `within`, a
-        share for `pl.sensitivity`; and a `sentence`. The first three are None if no such time
-        was compared: prompts of mixtures of experts.
+        share for `pl.sensitivity`; and a `sentence`. The first three are None if too few such times
+        were compared: of prompts that mixtures of experts read alone.
 
     Examples
     --------

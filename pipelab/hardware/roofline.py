@@ -71,8 +71,8 @@ class Roofline(CostModel):
         By default all of `data/gpus.csv`. `π` = fp16_tflop_per_s, `β` = memory_bandwidth_gb_per_s
         and `η_c` = compute_efficiency come from there.
     engine : str
-        The engine: "vLLM", "TensorRT-LLM", "SGLang", "llama.cpp", "vLLM 0.2" (eager),
-        "kernels" for the kernels alone, or another of `engines`. "Megatron" trains, and is what
+        The engine: "vLLM", "TensorRT-LLM", "SGLang", "llama.cpp", "vLLM 0.2" (of 2023, eager),
+        "llama.cpp 2024" (without fused attention), "kernels" for the kernels alone, or another of `engines`. "Megatron" trains, and is what
         trains where the engine is for inference alone.
     engines : mapping of name to Engine, optional
         By default all of `data/engines.csv`.
@@ -117,8 +117,11 @@ class Roofline(CostModel):
     and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`. φ,
     τ0, τ1, α_ar and all η except η_c belong to the `Engine`, which also has a factor of η_c in
     prefill. π is the peak at 16 bits (π₁₆) whatever the weights are stored in, except for fp8 on
-    GPUs that have it; attention always computes at 16 bits. All-reduces of 64 MiB and more reach
-    only `Engine.large_allreduce` of η_l, if the engine has one. k GPUs of a stage share the batch
+    GPUs that have it, of which `GPUFacts.fp8_share` is reached; attention always computes at 16 bits.
+    All-reduces of 64 MiB and more reach only `Engine.large_allreduce` of η_l, if the engine has one,
+    and those of three and more GPUs over PCIe no more than `data/pcie_allreduce.csv` says. Experts
+    compute at `Engine.experts_efficiency` of the speed, and a layer that has them takes
+    `experts_overhead_us` more, and the time to move their rows (`Demand.expert_bytes`). k GPUs of a stage share the batch
     (each holds all layers of the stage), or cut the layers k ways, or form groups that do both:
     what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU counts;
     balanced by speed, all finish together.
@@ -137,9 +140,8 @@ class Roofline(CostModel):
 
     Left out: in models with experts and latent attention (DeepSeek-V3), data-parallel attention
     with expert parallelism, as it is deployed, with an eighth of the KV cache per GPU, all-to-all
-    messages and replicated down-projections. No published time of prompts with experts was
-    compared (5 whole requests to Mixtral were); their rates are likely several times too high.
-    Between stages of several GPUs, all goes over the slowest pair; network cards of their own would
+    messages and replicated down-projections. `band` says for which problems times were compared,
+    and how far off they were. Between stages of several GPUs, all goes over the slowest pair; network cards of their own would
     carry parts. Chunks of a long prompt read weights and earlier keys once more each, by a few
     percent.
 
