@@ -72,8 +72,8 @@ class Roofline(CostModel):
         and `η_c` = compute_efficiency come from there.
     engine : str
         The engine: "vLLM", "TensorRT-LLM", "SGLang", "llama.cpp", "vLLM 0.2" (of 2023, eager),
-        "llama.cpp 2024" (without fused attention), "kernels" for the kernels alone, or another of `engines`. "Megatron" trains, and is what
-        trains where the engine is for inference alone.
+        "llama.cpp 2024" (without fused attention), "kernels" for the kernels alone, or another of
+        `engines`. "Megatron" trains, and is what trains where the engine is for inference alone.
     engines : mapping of name to Engine, optional
         By default all of `data/engines.csv`.
     hop_latency_s : float
@@ -121,10 +121,10 @@ class Roofline(CostModel):
     All-reduces of 64 MiB and more reach only `Engine.large_allreduce` of η_l, if the engine has one,
     and those of three and more GPUs over PCIe no more than `data/pcie_allreduce.csv` says. Experts
     compute at `Engine.experts_efficiency` of the speed, and a layer that has them takes
-    `experts_overhead_us` more, and the time to move their rows (`Demand.expert_bytes`). k GPUs of a stage share the batch
-    (each holds all layers of the stage), or cut the layers k ways, or form groups that do both:
-    what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU counts;
-    balanced by speed, all finish together.
+    `experts_overhead_us` more, and the time to move their rows (`Demand.expert_bytes`). k GPUs of a
+    stage share the batch (each holds all layers of the stage), or cut the layers k ways, or form groups
+    that do both: what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU
+    counts; balanced by speed, all finish together.
 
     Shares b need not be whole in the rate: GPUs that take turns at whole batches do at least as
     well in the long run, as T_stage(k·b) ≤ k·T_stage(b); large all-reduces that are slower are the
