@@ -141,9 +141,9 @@ class Roofline(CostModel):
     Left out: in models with experts and latent attention (DeepSeek-V3), data-parallel attention
     with expert parallelism, as it is deployed, with an eighth of the KV cache per GPU, all-to-all
     messages and replicated down-projections. `band` says for which problems times were compared,
-    and how far off they were. Between stages of several GPUs, all goes over the slowest pair; network cards of their own would
-    carry parts. Chunks of a long prompt read weights and earlier keys once more each, by a few
-    percent.
+    and how far off they were. Between stages of several GPUs, all goes over the slowest pair; network
+    cards of their own would carry parts. Chunks of a long prompt read weights and earlier keys once more
+    each, by a few percent.
 
     References
     ----------
