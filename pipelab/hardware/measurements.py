@@ -22,7 +22,7 @@ from pipelab.hardware.published_times import (
     held_out_rows,
     published_errors,
     read_measurements,
-    read_served,
+    served_rows,
 )
 from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
@@ -119,12 +119,7 @@ def against_served(costs: Roofline | None = None, path: str | Path | None = None
     True
     """
     costs, path = _asked("against_served", costs, path, "served_times.csv")
-    table = frame_of(path, "id").reset_index()
-    errors = []
-    for row, one in read_served(path):
-        tpot, ttft = place(row, {}, partial(one.predicted, costs))
-        errors.append((tpot / one.tpot_ms - 1, ttft / one.ttft_ms - 1))
-    table[["tpot_error", "ttft_error"]] = errors
+    table = served_rows(costs, path)
     first = ["id", "tpot_error", "ttft_error"]
     return table[[*first, *[c for c in table.columns if c not in first]]]
 

@@ -5,7 +5,7 @@ A cost model asks for its own errors (`Roofline.band`), so nothing here knows `R
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.files.bundled_folders import data_dir
-from pipelab.files.csv_rows import Row, read_objects
+from pipelab.files.csv_rows import Row, frame_of, place, read_objects
 from pipelab.hardware.known_gpus import GPUFacts, type_of
 from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.pass_times import Demand, Hardware, Span
@@ -25,7 +25,7 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 # How engines' names begin in the tables and benchmarks of others.
 ENGINE_NAMES = {
@@ -192,21 +192,26 @@ def _pass_ms(costs: Predictor, model: Transformer, load: Workload, gpu: GPU, deg
     return 1000 * float(hardware.stage_seconds(span, load.batch_size, degree))
 
 
-def held_out_milliseconds(costs: Predictor, row: "Series") -> float:
+def held_out_milliseconds(costs: Predictor, row: Any) -> float:
     """Predict a row of `data/held_out_times.csv`; a request is its prompt, and then token by token."""
-    costs, model = costs.running(row.engine), load_model(row.model, precision=row.precision)
-    inside = None if np.isnan(row.node_gb_per_s) else row.node_gb_per_s
-    memory = costs.gpus[row.gpu_type].memory_gb
-    gpu = GPU(row.gpu_type, memory, None, "measured" if inside else "", inside)
-
-    def taken(tokens: float, phase: Any) -> float:
-        load = Workload(int(tokens), int(row.batch), phase)
-        return _pass_ms(costs, model, load, gpu, int(row.tensor_parallel))
-
+    timed = partial(
+        Measurement,
+        what="",
+        model=row.model,
+        gpu_type=row.gpu_type,
+        batch=int(row.batch),
+        measured=1.0,
+        unit="ms",
+        tensor_parallel=int(row.tensor_parallel),
+        node_gb_per_s=None if np.isnan(row.node_gb_per_s) else row.node_gb_per_s,
+        engine=row.engine,
+        precision=row.precision,
+    )
     if row.phase != "request":
-        return taken(row.prompt, row.phase)
-    steps = row.output - 1
-    return taken(row.prompt, "prefill") + steps * taken(row.prompt + row.output // 2, "decode")
+        return timed(phase=row.phase, tokens=int(row.prompt)).predicted(costs)
+    reading = timed(phase="prefill", tokens=int(row.prompt))
+    step = timed(phase="decode", tokens=int(row.prompt + row.output // 2))
+    return reading.predicted(costs) + (row.output - 1) * step.predicted(costs)
 
 
 @checked
@@ -269,15 +274,20 @@ class ServedTime:
         return max(0, int(free / one))
 
 
-def read_served(path: Path) -> list[tuple[Row, ServedTime]]:
-    """Read and check the rows of a file with the columns of `data/served_times.csv`.
+def served_rows(costs: Predictor, path: Path) -> "DataFrame":
+    """Return a file with the columns of `data/served_times.csv` with the `tpot_error` and `ttft_error` of every row.
 
     Raises
     ------
     InvalidData
         Naming the file, the row and the column.
     """
-    return _of_known_models(read_objects(path, ServedTime))
+    table, errors = frame_of(path, "id").reset_index(), []
+    for row, one in _of_known_models(read_objects(path, ServedTime)):
+        tpot, ttft = place(row, {}, partial(one.predicted, costs))
+        errors.append((tpot / one.tpot_ms - 1, ttft / one.ttft_ms - 1))
+    table[["tpot_error", "ttft_error"]] = errors
+    return table
 
 
 @cache
@@ -395,7 +405,7 @@ def band_of(group: TimeGroup, costs: Predictor) -> Band:
 
 @lru_cache(maxsize=4)
 def published_errors(costs: Predictor) -> "DataFrame":
-    """Predict every published time that nothing was fitted to.
+    """Predict every published time of the two tables that are not for fitting: held-out rows, and servers.
 
     Returns
     -------
@@ -405,14 +415,17 @@ def published_errors(costs: Predictor) -> "DataFrame":
     """
     import pandas as pd
 
-    parts = [
-        _held_out(costs),
-        _served(costs),
-    ]  # errors of pipelines join here, with layout PIPELINE
+    served = served_rows(costs, data_dir() / "served_times.csv")
+    served["engine"] = served["engine"].map(engine_named)
+    served["gpu_type"] = [type_of(name, costs.gpus) for name in served["gpu"]]
+    served["phase"], served["error"] = "mixed", served["tpot_error"]
+    columns = ["phase", "model", "gpu_type", "engine", "tensor_parallel", "error"]
+    parts = [held_out_rows(costs)[columns], served[columns]]
     table = pd.concat(parts, ignore_index=True)
     table["experts"] = [load_model(name).has_experts for name in table.pop("model")]
     cut = table.pop("tensor_parallel") > 1
     table["layout"] = np.where(cut, TENSOR_PARALLELISM, ONE_GPU)
+    # Errors of whole pipelines are appended here, with the layout PIPELINE.
     return table[table["error"].notna()]
 
 
@@ -424,24 +437,3 @@ def held_out_rows(costs: Predictor) -> "DataFrame":
     times = [held_out_milliseconds(costs, row) / row.seconds / 1000 for row in rows.itertuples()]
     errors = [time - 1 for time in times]
     return rows.assign(error=errors, phase=rows["phase"].replace("request", "decode"))
-
-
-def _held_out(costs: Predictor) -> "DataFrame":
-    columns = ["phase", "model", "gpu_type", "engine", "tensor_parallel", "error"]
-    return held_out_rows(costs)[columns]
-
-
-def _served(costs: Predictor) -> "DataFrame":
-    import pandas as pd
-
-    rows = [one for _, one in read_served(data_dir() / "served_times.csv")]
-    return pd.DataFrame(
-        {
-            "phase": "mixed",
-            "model": [one.model for one in rows],
-            "gpu_type": [type_of(one.gpu, costs.gpus) for one in rows],
-            "engine": [engine_named(one.engine) for one in rows],
-            "tensor_parallel": [one.tensor_parallel for one in rows],
-            "error": [one.predicted(costs)[0] / one.tpot_ms - 1 for one in rows],
-        }
-    )
