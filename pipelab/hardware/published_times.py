@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.display import counted
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.files.bundled_folders import data_dir
@@ -372,12 +373,13 @@ class Band:
     @property
     def sentence(self) -> str:
         """Say how far off, and by how many measurements that is known."""
-        of = f"of this kind ({self.group.words})"
+        kind, times = f"of this kind ({self.group.words})", self.measurements
         if self.median is None:
-            return f"How far off this is, no measurements say: there are {self.measurements or 'none'} {of}."
+            few = f"Only {counted(times, 'published time')}" if times else "No published time"
+            return f"{few} {'are' if times > 1 else 'is'} {kind}: how far off such predictions are is not known."
         return (
-            f"Predicted times {of} are off by {self.median:.1%} in the median and {self.worst:.0%} at worst, "
-            f"by {self.measurements} measurements."
+            f"Predicted times {kind} are off by {self.median:.1%} in the median and {self.worst:.0%} at worst, "
+            f"by {times} published times."
         )
 
 
