@@ -25,6 +25,8 @@ OTHER = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2, "int8": 2, "int4": 2}
 DATA = Path(__file__).parents[1] / "data"
 with open(DATA / "engine_memory.csv", newline="") as file:
     ENGINES = {row["engine"]: row for row in csv.DictReader(file)}
+with open(DATA / "pcie_allreduce.csv", newline="") as file:
+    PCIE = [(float(row["gpus"]), float(row["gb_per_s"])) for row in csv.DictReader(file)]
 
 # A hundred steps, brentq's own limit, are too few where a GPU's share is next to nothing.
 _EXACT = {"xtol": 1e-300, "rtol": 1e-14, "maxiter": 2000}
@@ -97,7 +99,9 @@ def seconds(problem, gpu, span, b, t):
     head_peak = facts.fp16_tflop_per_s
     if engine.accumulate == "fp16":
         head_peak = facts.fp16_accumulate_tflop_per_s or head_peak
-    peak = (m.precision == "fp8" and facts.fp8_tflop_per_s) or head_peak
+    peak = head_peak
+    if m.precision == "fp8" and facts.fp8_tflop_per_s:
+        peak = max(head_peak, facts.fp8_tflop_per_s * facts.fp8_share)
     own = w.phase == "decode" or facts.memory_kind == "unified"
     share = facts.compute_efficiency * (1 if own else engine.prefill_efficiency)
     flop_rate, head_rate = peak * 1e12 * share * t, head_peak * 1e12 * share * t
@@ -131,16 +135,29 @@ def seconds(problem, gpu, span, b, t):
     for i in span:
         everything, met, expert = layer(m, i)
         attention, cached, pairs = attended(window_of(m, i))
-        touched = everything
+        touched, chosen, besides = everything, 0, 0
         if expert:
-            touched -= m.experts * (1 - m.experts_per_token / m.experts) ** (b * q) * expert
+            passes = [(1, b * q)]  # how many of them, and with how many tokens
+            if w.phase == "mixed":
+                prompts = max(b / o, 1)  # whole ones, in a pass that has any
+                passes = [(b / o / prompts, b + prompts * s), (1 - b / o / prompts, b)]
+            left_out = sum(n * (1 - m.experts_per_token / m.experts) ** x for n, x in passes)
+            touched -= m.experts * left_out * expert
+            width = m.expert_ff or m.d_ff
+            chosen = m.experts_per_token * 3 * m.d_model * width
+            rows = b * q * m.experts_per_token * (4 * m.d_model + 6 * width / t)
+            besides = rows * 2 / byte_rate + engine.experts_overhead_us / 1e6
+        met += chosen * (1 / engine.experts_efficiency - 1)
         compute = b * 2 * q * met / flop_rate + b * attention / head_rate
         move = touched / quantised / t + 8 * b * q * m.d_model * 2 / t
         move += b * cached * kv / min(t, parts) / engine.kv_efficiency
-        total += slower(compute, move / byte_rate) + engine.layer_overhead_us / 1e6
+        total += slower(compute, move / byte_rate) + engine.layer_overhead_us / 1e6 + besides
         total += b * engine.score_bytes * m.heads * pairs / (t * byte_rate)
         if t > 1:
             inside = gpu.node_gb_per_s * 1e9 * engine.link_efficiency
+            if t > 2 and gpu.node_gb_per_s < 64:
+                counts, rates = zip(*PCIE, strict=True)
+                inside = min(inside, 1e9 * float(np.interp(t, counts, rates)))
             tokens = min(b * q, engine.chunk_tokens or math.inf)
             if engine.large_allreduce and t > 3 and tokens * m.d_model >= 32 * 1024 * 1024:
                 inside *= engine.large_allreduce  # two bytes each: 64 MiB

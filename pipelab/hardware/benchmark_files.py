@@ -27,9 +27,15 @@ from pipelab.fields import (
 )
 from pipelab.files.csv_rows import Row, place
 from pipelab.files.reading_and_writing import json_of, named, path_of, read_text
-from pipelab.hardware.calibration import Calibration, Measurement, fit_constants, read_measurements
+from pipelab.hardware.calibration import Calibration, fit_constants
 from pipelab.hardware.known_gpus import GPUFacts, type_of_named
 from pipelab.hardware.known_models import load_model, models
+from pipelab.hardware.published_times import (
+    ENGINE_NAMES,
+    Measurement,
+    engine_named,
+    read_measurements,
+)
 from pipelab.hardware.roofline import Roofline
 
 _FORMATS = (
@@ -406,14 +412,6 @@ class _VllmLatency:
         )
 
 
-# How the names of backends begin, in vLLM's and SGLang's benchmarks.
-_BACKENDS = {
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "tensorrt-llm": "TensorRT-LLM",
-    "trt": "TensorRT-LLM",
-    "llama.cpp": "llama.cpp",
-}
 # DeepSeek's own weights have 8 bits.
 _QUANTISED = re.compile(r"(?i)fp8|fp4|int[48]|w\da\d|awq|gptq|gguf|bnb|[48]bit|deepseek-(v3|r1)")
 _PURPOSE = r"(-(instruct|chat|hf|it|base|v\d[\d.]*|\d{4}))*"
@@ -426,14 +424,11 @@ def _of_engine(
 ) -> partial[Measurement]:
     """Say who measured: whoever the file names, or whose form it has."""
     backend = result.fields.get("backend") or result.fields.get("endpoint_type") or ""
-    named_one = (
-        name for start, name in _BACKENDS.items() if str(backend).lower().startswith(start)
-    )
-    engine = stated.engine or next(named_one, of_form if not backend else None)
+    engine = stated.engine or engine_named(str(backend)) or (of_form if not backend else None)
     if engine is None:
         if not backend or str(backend).startswith("openai"):  # which any engine speaks
             _needed(None, "engine", result.place, "whose engine answered")
-        known_names = ", ".join(_BACKENDS.values())
+        known_names = ", ".join(ENGINE_NAMES.values())
         raise result.error("backend", f"expected one of {known_names}, or give engine=…")
     if _QUANTISED.search(model):
         what = "in which precision its weights were"

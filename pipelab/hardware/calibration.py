@@ -8,20 +8,13 @@ less (soft L1).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.cluster import GPU
-from pipelab.errors import InvalidValue, nearest
-from pipelab.fields import Count, Frozen, Positive, checked
-from pipelab.files.csv_rows import Row, read_objects
-from pipelab.hardware.known_gpus import GPUFacts
-from pipelab.hardware.known_models import load_model, models
-from pipelab.hardware.pass_times import Demand, Span
+from pipelab.fields import Frozen
+from pipelab.hardware.published_times import Measurement, Traversal
 from pipelab.hardware.roofline import Roofline
-from pipelab.problem import Workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -58,125 +51,6 @@ FOLDS = 10  # parts that are left out in turn; up to ten rows, that is each row
 MEASURING = 0.1  # standard deviation of the logarithm of a measured time
 _MOVED = 0.005  # a constant that moved by less is not shown
 Constant = tuple[str, str]  # ("engine" or "gpu" names: whose it is; which)
-
-
-@checked
-class Measurement:
-    """One measured time of `data/measured_times.csv`, or of a file of its columns."""
-
-    what: str
-    model: str
-    gpu_type: str
-    phase: Literal["prefill", "decode", "mixed"]
-    batch: Count
-    tokens: Count
-    measured: Positive
-    unit: Literal["ms", "tokens/s"]
-    tensor_parallel: Count = 1
-    layers: Count | None = None
-    node_gb_per_s: Positive | None = None
-    engine: str = ""
-    precision: str = ""
-
-    @property
-    def workload(self) -> Workload:
-        """The batch that was timed."""
-        return Workload(self.tokens, self.batch, self.phase)
-
-    @property
-    def milliseconds(self) -> float:
-        """Time of one traversal of the whole batch."""
-        return self.measured if self.unit == "ms" else 1000 * self.workload.tokens / self.measured
-
-    def too_fast(self, costs: Roofline) -> str:
-        """Say why the time cannot be true: it is below what physics needs; else nothing."""
-        least, what = Traversal(self, costs).least(costs.gpus[self.gpu_type])
-        if self.milliseconds >= least:
-            return ""
-        text = f"{self.milliseconds:.4g} ms is less than the {least:.4g} ms that {self.gpu_type} takes for {what}"
-        return f"{text}; expected the time of one pass of the whole batch"
-
-    def predicted(self, costs: Roofline) -> float:
-        """Predict the time by this cost model, in milliseconds."""
-        return Traversal(self, costs).milliseconds(costs)
-
-
-class Traversal:
-    """The work and the GPU of one measurement, from which any cost model predicts its time."""
-
-    def __init__(self, row: Measurement, costs: Roofline) -> None:
-        model = load_model(row.model, precision=row.precision or "bf16")
-        self.engine = row.engine or costs.engine
-        if self.engine not in costs.engines:
-            expected = (
-                f"expected an engine of the cost model; {nearest(self.engine, costs.engines)}"
-            )
-            raise InvalidValue("a measurement", [("engine", self.engine, expected)])
-        if row.gpu_type not in costs.gpus:
-            expected = f"expected a GPU of the cost model; {nearest(row.gpu_type, costs.gpus)}"
-            raise InvalidValue("a measurement", [("gpu_type", row.gpu_type, expected)])
-        if row.layers and row.layers > max(1, model.layers - 2):
-            expected = f"expected at most {model.layers - 2} layers from the middle of {model.name}, or empty for all"
-            raise InvalidValue("a measurement", [("layers", row.layers, expected)])
-        if row.tensor_parallel > 1 and not row.node_gb_per_s:
-            expected = "expected the bandwidth inside the node where GPUs cut layers"
-            raise InvalidValue("a measurement", [("node_gb_per_s", row.node_gb_per_s, expected)])
-        memory = costs.gpus[row.gpu_type].memory_gb
-        node = "measured" if row.node_gb_per_s else ""
-        self.gpu = GPU(row.gpu_type, memory, None, node, row.node_gb_per_s)
-        # A profile of single layers is one from the middle: no embedding, no head.
-        layers = range(1, 1 + row.layers) if row.layers else range(model.layers)
-        self.demand, self.span = Demand(model, row.workload), Span.of(model, layers)
-        self.batch, self.degree = np.array([row.batch]), row.tensor_parallel
-
-    def milliseconds(self, costs: Roofline) -> float:
-        """Predict the time with the constants of this cost model, of which only the row's engine counts."""
-        hardware = costs.running(self.engine).hardware(self.demand, [self.gpu])
-        return 1000 * float(hardware.stage_seconds(self.span, self.batch, self.degree)[0])
-
-    def least(self, facts: GPUFacts) -> tuple[float, str]:
-        """Return the milliseconds that no engine can beat, and what takes them.
-
-        All products at the highest peak of the GPU, or all weights (of experts those that one token visits), keys
-        and values once at the peak of its memory: whichever takes longer.
-        """
-        demand, span, batch, gpus = self.demand, self.span, self.batch[0], self.degree
-        flops, moved = span.last * demand.head_flops(batch), span.last * demand.head_bytes
-        for group, numbers in demand.groups(span):
-            attention = batch * group.attention_flops()
-            cache = group.kv_bytes(batch) * (group.load.phase == "decode")
-            for kind, number in numbers.items():
-                weights = group.layer_weight_bytes(kind, 1 / group.new_tokens)
-                flops += number * (group.layer_flops(kind, batch) + attention)
-                moved += number * (weights + cache)
-        peaks = [facts.fp16_tflop_per_s, facts.fp16_accumulate_tflop_per_s or 0.0]
-        if demand.model.precision in ("fp8", "int8", "int4"):
-            peaks.append(facts.fp8_tflop_per_s or 0.0)
-        speed = facts.memory_bandwidth_gb_per_s
-        among = f" on each of {gpus} GPUs" if gpus > 1 else ""
-        computing = 1000 * flops / (gpus * max(peaks) * 1e12)
-        moving = 1000 * moved / (gpus * speed * 1e9)
-        if computing > moving:
-            what = f"{flops / gpus / 1e12:.3g} TFLOP at {max(peaks):g} TFLOP/s{among}"
-            return float(computing), what
-        what = f"{moved / gpus / 1e9:.3g} GB of weights, keys and values at {speed:g} GB/s{among}"
-        return float(moving), what
-
-
-def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
-    """Read and check the rows of a file with the columns of `data/measured_times.csv`.
-
-    Raises
-    ------
-    InvalidData
-        Naming the file, the row and the column.
-    """
-    rows = read_objects(path, Measurement)
-    for row, one in rows:
-        if one.model not in models().index:
-            known = nearest(one.model, models().index)
-            raise row.error("model", one.model, f"there is no such model; {known}")
-    return rows
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -44,6 +44,8 @@ class GPUFacts:
     fp16_accumulate_tflop_per_s, fp8_tflop_per_s : float, optional
         Peaks where 16-bit products add up in 16 bits (twice as high on GeForce), and of 8-bit
         products; by default that of 16-bit products.
+    fp8_share : float
+        What 8-bit products reach of `compute_efficiency`, at their own peak.
     memory_factor : float
         Share of an engine's memory efficiency that this type reaches: 1 unless calibrated.
     verified, source, note : str
@@ -66,6 +68,7 @@ class GPUFacts:
     memory_kind: Literal["HBM", "GDDR", "unified"] = "GDDR"
     fp16_accumulate_tflop_per_s: Positive | None = None
     fp8_tflop_per_s: Positive | None = None
+    fp8_share: Share = 0.69
     memory_factor: Positive = 1.0
     verified: str = "yours"
     source: str = ""

@@ -2,35 +2,34 @@
 
 import math
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
-from pipelab.cluster import GPU
 from pipelab.display import listed
 from pipelab.evaluation import Evaluation, StageReport
 from pipelab.fields import instance
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, place
 from pipelab.files.reading_and_writing import path_of
-from pipelab.hardware.calibration import read_measurements
-from pipelab.hardware.known_models import load_model
+from pipelab.hardware.published_times import (
+    ONE_GPU,
+    TENSOR_PARALLELISM,
+    Band,
+    TimeGroup,
+    band_of,
+    held_out_rows,
+    published_errors,
+    read_measurements,
+    served_rows,
+)
 from pipelab.hardware.roofline import Roofline
-from pipelab.problem import Problem, Workload
+from pipelab.placement import Placement
+from pipelab.problem import Problem
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
-
-
-LEAST_ROWS = 20  # of a kind; quantiles of fewer say little
-_WORDS = {
-    "1": "one GPU per layer",
-    "2": "two GPUs per layer",
-    "4 or more": "four and more per layer",
-}
+    from pandas import DataFrame
 
 
 def against_measured(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
@@ -70,10 +69,7 @@ def against_measured(costs: Roofline | None = None, path: str | Path | None = No
     >>> bool(table["error"].abs().median() < 0.08)
     True
     """
-    costs = Roofline() if costs is None else costs
-    instance("against_measured", "costs", costs, Roofline, "Roofline()")
-    bundled = data_dir() / "measured_times.csv"
-    path = bundled if path is None else path_of("against_measured", path)
+    costs, path = _asked("against_measured", costs, path, "measured_times.csv")
     table = frame_of(path, "what").reset_index()
     times, predicted = [], []
     for row, one in read_measurements(path):
@@ -84,6 +80,55 @@ def against_measured(costs: Roofline | None = None, path: str | Path | None = No
     table["predicted"], table["error"] = predicted, [ratio - 1 for ratio in times]
     first = ["what", "measured", "predicted", "unit", "error"]
     return table[[*first, *[c for c in table.columns if c not in first]]]
+
+
+def against_served(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
+    """Compare times of servers that many requests use at once with what the roofline predicts.
+
+    Parameters
+    ----------
+    costs : Roofline, optional
+        By default `Roofline()`. Each row is predicted for its engine.
+    path : str or Path, optional
+        A CSV with the columns of `data/served_times.csv`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `id`, `tpot_error` and `ttft_error`: predicted over measured time per token, and time to the first
+        token, less 1, so above 0 means the model is too slow; then the file's other columns. Not a number
+        where the GPUs of a row cannot hold the model's weights.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, a value does not fit, or there is no such model,
+        engine or GPU.
+    InvalidValue
+        `costs` is not a `Roofline`, or `path` is not a path.
+
+    References
+    ----------
+    AIConfigurator's `silicon_sample.csv`; `notebooks/data.md` says more.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> table = pl.hardware.against_served()
+    >>> bool(table["tpot_error"].abs().median() < 0.1)
+    True
+    """
+    costs, path = _asked("against_served", costs, path, "served_times.csv")
+    table = served_rows(costs, path)
+    first = ["id", "tpot_error", "ttft_error"]
+    return table[[*first, *[c for c in table.columns if c not in first]]]
+
+
+def _asked(function: str, costs: Any, path: Any, bundled: str) -> tuple[Roofline, Path]:
+    """Return the cost model and the file that a comparison is about."""
+    costs = Roofline() if costs is None else costs
+    instance(function, "costs", costs, Roofline, "Roofline()")
+    return costs, data_dir() / bundled if path is None else path_of(function, path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +180,8 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
     ExpectedRate or None
         None of other cost models than `Roofline`.
         `low` and `high` in tokens/s, between which four of five measured times lie; `within`, a
-        share for `pl.sensitivity`; and a `sentence`. The first three are None if no such time
-        was compared: prompts of mixtures of experts.
+        share for `pl.sensitivity`; and a `sentence`. The first three are None if too few such times
+        were compared: of prompts that mixtures of experts read alone.
 
     Examples
     --------
@@ -148,26 +193,30 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
     >>> expected.low < result.throughput < expected.high
     True
     """
-    # Stages are off as similar stages were, links are exact. Rows of one kind have a phase and a number of
-    # GPUs per layer; if there are too few, the phase alone. None of them reads prompts with a mixture of experts.
+    # Stages are off as similar stages were, links are exact.
     if not isinstance(problem.costs, Roofline):
         return None
     if doubt := doubt_of(problem):
         return ExpectedRate(low=None, high=None, within=None, sentence=doubt)
-    phase, experts = problem.workload.phase, problem.model.has_experts
-    kinds = [_kind(_bands(), phase, stage) for stage in evaluation.stages]
+    bands = [_band_of(problem, stage) for stage in evaluation.stages]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
-    low, high = (_off(evaluation, [1 + band[side] for band in kinds]) for side in ("low", "high"))
-    slowest = min(range(len(kinds)), key=lambda i: evaluation.stages[i].throughput)
-    band, now = kinds[slowest], evaluation.throughput
-    sentence = (
-        f"Expect {_three_digits(low)} to {_three_digits(high)} tokens/s: of {band['rows']:.0f} published times of this "
-        f"kind ({_words(band)}), four in five were off by {band['low']:+.0%} to {band['high']:+.0%}."
+    low, high = (
+        _off(evaluation, [1 + getattr(band, side) for band in bands]) for side in ("low", "high")
     )
-    if experts:
-        several = _times()["experts"].sum()
-        sentence += f" Of all {len(_times())} published times {several} are of mixtures of experts."
-    compared, used = set(_times()["gpu_type"]), evaluation.stages[slowest].gpu_types
+    slowest = min(range(len(bands)), key=lambda i: evaluation.stages[i].throughput)
+    band, now = bands[slowest], evaluation.throughput
+    sentence = (
+        f"Expect {_three_digits(low)} to {_three_digits(high)} tokens/s: of {band.measurements} published times of "
+        f"this kind ({band.group.words}), four in five were off by {band.low:+.0%} to {band.high:+.0%}."
+    )
+    if len(evaluation.stages) > 1:
+        placement = Placement(tuple(report.stage for report in evaluation.stages))
+        pipelines = problem.costs.band(problem, placement)
+        sentence += f" {pipelines.sentence}"
+    compared, used = (
+        set(published_errors(Roofline())["gpu_type"]),
+        evaluation.stages[slowest].gpu_types,
+    )
     never = [t for t in dict.fromkeys(used) if t not in compared]
     if never:
         sentence += f" No published time of {listed(never)} was compared."
@@ -177,17 +226,13 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
 
 def doubt_of(problem: Problem) -> str:
     """Say why rates of this problem may be far off, if no time of such a model was compared; else nothing."""
-    experts = problem.model.has_experts
-    if not experts or problem.workload.phase not in ("prefill", "mixed"):
+    if not problem.model.has_experts or problem.workload.phase != "prefill":
         return ""
-    prompts = _times()["experts"] & (_times()["phase"] == "prefill")
-    return (
-        f"How far off this rate is, nothing says: of {len(_times())} published times, "
-        f"{prompts.sum() or 'none'} is of prompts read by a mixture of experts. It is likely several times "
-        "too high, as expert-parallel and data-parallel attention, their all-to-all messages, and experts that are "
-        "visited unevenly are left out: DeepSeek-R1 on 8 H200 was measured at 15,500 to 20,400 tokens/s of prompts "
-        "and answers (GPUStack, SGLang, 2025)."
+    band = band_of(TimeGroup("prefill", True, None, None), Roofline())
+    left_out = (
+        "Expert-parallel and data-parallel attention, and their all-to-all messages, are left out."
     )
+    return "" if band.median is not None else f"{band.sentence} {left_out}"
 
 
 def _off(evaluation: Evaluation, faster: "list[float]") -> float:
@@ -218,15 +263,9 @@ def held_out_errors() -> "DataFrame":
     --------
     >>> errors = held_out_errors()["error"]
     >>> print(f"{len(errors)} times: median {errors.abs().median():.1%}")
-    267 times: median 8.0%
+    302 times: median 8.1%
     """
-    import pandas as pd
-
-    costs, rows = Roofline(), pd.read_csv(data_dir() / "held_out_times.csv")
-    errors = [
-        _seconds(costs.running(row.engine), row) / row.seconds - 1 for row in rows.itertuples()
-    ]
-    return rows.assign(error=errors, phase=rows["phase"].replace("request", "decode"))
+    return held_out_rows(Roofline())
 
 
 def error_bands(table: "DataFrame") -> "DataFrame":
@@ -262,51 +301,14 @@ def _cut(degree: int) -> str:
     return "1" if degree == 1 else "2" if degree < 4 else "4 or more"
 
 
-def _seconds(costs: Roofline, row: "Series") -> float:
-    model = load_model(row.model, precision=row.precision)
-    inside = None if np.isnan(row.node_gb_per_s) else row.node_gb_per_s
-    memory = costs.gpus[row.gpu_type].memory_gb
-    gpu = GPU(row.gpu_type, memory, None, "measured" if inside else "", inside)
-
-    def taken(tokens: float, phase: str) -> float:
-        load = Workload(int(tokens), int(row.batch), phase)  # type: ignore[arg-type]  # as the file has it
-        layers, degree = range(model.layers), int(row.tensor_parallel)
-        return costs.pass_seconds(model, load, gpu, layers, degree)
-
-    if row.phase != "request":
-        return taken(row.prompt, row.phase)
-    steps = row.output - 1
-    return taken(row.prompt, "prefill") + steps * taken(row.prompt + row.output // 2, "decode")
-
-
-@cache
-def _bands() -> "DataFrame":
-    return error_bands(held_out_errors())
-
-
-@cache
-def _times() -> "DataFrame":
-    """Load all published times in serving: those that constants were fitted to, and those held out."""
-    import pandas as pd
-
-    files = ("measured_times.csv", "held_out_times.csv")
-    times = pd.concat([pd.read_csv(data_dir() / f)[["model", "gpu_type", "phase"]] for f in files])
-    return times.assign(experts=[load_model(name).has_experts for name in times["model"]])
-
-
-def _kind(bands: "DataFrame", phase: str, stage: StageReport) -> "Series":
-    for key in ((phase, _cut(stage.degree), "all"), (phase, "all", "all")):
-        if key in bands.index and bands.loc[key, "rows"] >= LEAST_ROWS:
-            return bands.loc[key]
-    return bands.loc[("all", "all", "all")]
+def _band_of(problem: Problem, stage: StageReport) -> Band:
+    """Return the errors of times like a stage's: of its group, or of the next wider one that has enough of them."""
+    layout = TENSOR_PARALLELISM if stage.degree > 1 else ONE_GPU
+    engine = cast(Roofline, problem.costs).engine
+    group = TimeGroup(problem.workload.phase, problem.model.has_experts, layout, engine)
+    bands = (band_of(wider, Roofline()) for wider in group.widened())
+    return next(band for band in bands if band.median is not None)
 
 
 def _three_digits(rate: float) -> str:
     return f"{float(f'{rate:.3g}'):,.12g}"
-
-
-def _words(band: "Series") -> str:
-    phase, cut, _ = band.name
-    if phase == "all":
-        return "prefill and decode"
-    return f"{phase}, {_WORDS[cut]}" if cut != "all" else phase

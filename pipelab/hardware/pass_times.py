@@ -12,6 +12,9 @@ of which q are new in this pass (s in prefill, 1 in decode):
   E·(1 − (1 − E_a/E)^(b·q)); keys and values once, b·s·κ (with FlashAttention no s² of bytes);
   activations in and out of eight operators, 8·b·q·d·2. Head: V·d·β₁₆, as embedding, head, norms,
   biases and routers keep 16 bits where the layers' matrices have fewer.
+- bytes that experts move between their products, where nothing is computed: every token has a row for each of the
+  E_a experts that it visits. Rows of width d are gathered and come out (4 times read or written), which no
+  tensor parallelism divides; rows of the expert's width f_e pass the gate (6 times): b·q·E_a·(4·d + 6·f_e/t)·2.
 - bytes to keep on a GPU: weights, keys and values of every microbatch in flight, and the
   activations of the widest operator, n·(2d + 2f/t)·2 for n = b·q tokens, or for those of one chunk
   of prompts.
@@ -22,11 +25,13 @@ Where only some layers have a window, this is counted for them alone (`Demand.gr
 
 In a mixed load every sequence writes o tokens after a prompt of s: each new token looks back at s +
 o/2 others on average, and brings s/o prompt tokens of other sequences with it. So it does in decode where a
-token of the answer is named (`Workload.timed_at`); the last looks back at s + o.
+token of the answer is named (`Workload.timed_at`); the last looks back at s + o. Prompts come whole: with fewer
+sequences than tokens in an answer, only b of o passes have one, and the others visit few experts.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +39,8 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.costs import whole_sequences
 from pipelab.fields import derived
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import frame_of
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.serving_engines import Engine
 from pipelab.hardware.training_memory import activation_bytes
@@ -46,6 +53,8 @@ Kind = Literal["ordinary", "dense"]
 Numbers = dict[Kind, "np.ndarray | float"]  # of layers of each kind
 ACTIVATION_BYTES = 2.0
 ACTIVATION_PASSES = 8  # times that an activation of width d is read or written in one layer
+# Times that a row of an expert is read or written besides: of the model's width, and of the expert's.
+EXPERT_MODEL_PASSES, EXPERT_WIDTH_PASSES = 4, 6
 
 # PCIe 5.0 with 16 lanes has 63 GB/s; NVLink, Infinity Fabric and their kind begin above it.
 PCIE_GB_PER_S = 64.0
@@ -204,8 +213,28 @@ class Demand:
         everything = m.layer_bytes(kind)
         if kind == "dense" or not m.has_experts:
             return everything + 0 * b
-        missed = m.experts * (1 - m.experts_per_token / m.experts) ** (b * self.new_tokens)
-        return everything - missed * m.expert_parameters * m.weight_bytes
+        not_visited = 1 - m.experts_per_token / m.experts  # by one token
+        missed = not_visited ** (b * self.new_tokens)
+        if self.load.phase == "mixed":
+            prompts = np.maximum(b / self.load.written, 1.0)  # of a pass that has any
+            often = b / self.load.written / prompts
+            with_prompts = not_visited ** (b + prompts * self.load.sequence_length)
+            missed = often * with_prompts + (1 - often) * not_visited**b
+        return everything - missed * m.experts * m.expert_parameters * m.weight_bytes
+
+    def expert_flops(self, kind: Kind, b: Any) -> Any:
+        """FLOPs of the routed experts among those of `layer_flops`."""
+        m = self.model
+        visits = m.experts_per_token if kind == "ordinary" and m.has_experts else 0
+        return b * 2 * self.new_tokens * visits * m.expert_parameters
+
+    def expert_bytes(self, kind: Kind, b: Any, t: int) -> Any:
+        """Bytes that one of t GPUs moves between the products of a layer's experts; 0 in training, see there."""
+        m = self.model
+        if kind == "dense" or not m.has_experts or self.load.phase == "training":
+            return 0.0 * b
+        width = EXPERT_MODEL_PASSES * m.d_model + EXPERT_WIDTH_PASSES * (m.expert_ff or m.d_ff) / t
+        return b * self.new_tokens * m.experts_per_token * width * ACTIVATION_BYTES
 
     def kv_bytes(self, b: Any) -> Any:
         """Keys and values of one layer that a pass with b sequences reads or writes."""
@@ -290,6 +319,7 @@ class Hardware:
     head_flops: np.ndarray  # per second, at 16 bits
     bandwidth: np.ndarray  # bytes/s of memory
     inside: np.ndarray  # bytes/s between GPUs of a node
+    over_pcie: np.ndarray  # whether these pass PCIe
     allreduce: np.ndarray  # seconds of an all-reduce among them, besides its bytes
 
     @classmethod
@@ -299,7 +329,8 @@ class Hardware:
         """Return what GPUs reach with this engine under a demand."""
         facts = [gpus[kind.type] for kind in kinds]
         inside = np.array([kind.node_gb_per_s or np.inf for kind in kinds])
-        waits = np.where(inside < PCIE_GB_PER_S, engine.pcie_allreduce_us, engine.allreduce_us)
+        over_pcie = inside < PCIE_GB_PER_S
+        waits = np.where(over_pcie, engine.pcie_allreduce_us, engine.allreduce_us)
         return cls(
             engine,
             demand,
@@ -307,6 +338,7 @@ class Hardware:
             np.array([_flop_per_s(engine, f, demand, "bf16") for f in facts]),
             np.array([_bytes_per_s(engine, f) for f in facts]),
             inside * engine.link_efficiency * 1e9,
+            over_pcie,
             waits * 1e-6,
         )
 
@@ -336,17 +368,28 @@ class Hardware:
         head = self.slower(compute, demand.head_bytes / (t * self.bandwidth))
         total = span.last * (head + step * 1e-6)
         for group, numbers in demand.groups(span):
-            # Attention computes in 16 bits, whatever the weights are stored in.
-            attention = b * group.attention_flops() / self.head_flops
-            extra = wait
-            if engine.score_bytes:
-                extra = extra + group.score_bytes(engine.score_bytes, b) / (t * self.bandwidth)
             for kind, number in numbers.items():
                 if np.any(number):
                     move = sum(moved_bytes(engine, group, kind, b, t)) / self.bandwidth
-                    compute = (group.layer_flops(kind, b) / self.flops + attention) / t
-                    total = total + number * (self.slower(compute, move) + extra)
+                    compute = self.computing_seconds(group, kind, b) / t
+                    besides = wait + self.besides_seconds(group, kind, b, t)
+                    total = total + number * (self.slower(compute, move) + besides)
         return total
+
+    def computing_seconds(self, demand: Demand, kind: Kind, b: Any) -> Any:
+        """Seconds that one GPU computes for one layer."""
+        # Attention computes in 16 bits, whatever the weights are stored in.
+        slower_experts = 1 / self.engine.experts_efficiency - 1
+        flops = demand.layer_flops(kind, b) + slower_experts * demand.expert_flops(kind, b)
+        return flops / self.flops + b * demand.attention_flops() / self.head_flops
+
+    def besides_seconds(self, demand: Demand, kind: Kind, b: Any, t: int) -> Any:
+        """Seconds of one layer in which nothing is computed: attention scores and rows of experts are moved."""
+        moved = demand.expert_bytes(kind, b, t)
+        if self.engine.score_bytes:
+            moved = moved + demand.score_bytes(self.engine.score_bytes, b) / t
+        visits = kind == "ordinary" and demand.model.has_experts
+        return moved / self.bandwidth + visits * self.engine.experts_overhead_us * 1e-6
 
     def slower(self, compute: Any, move: Any) -> Any:
         """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
@@ -358,6 +401,9 @@ class Hardware:
         engine, demand = self.engine, self.demand
         wait = self.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
         size, bandwidth = demand.residual_bytes(b), self.inside
+        if t > 2:
+            slowest = np.minimum(bandwidth, pcie_allreduce_gb_per_s(t) * 1e9)
+            bandwidth = np.where(self.over_pcie, slowest, bandwidth)
         if engine.large_allreduce is not None and t >= LARGE_GPUS:
             chunk = (engine.chunk_tokens or np.inf) * demand.model.d_model * ACTIVATION_BYTES
             large = np.minimum(size, chunk) >= LARGE_BYTES
@@ -368,14 +414,21 @@ class Hardware:
 
 def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand, precision: str) -> float:
     peak = gpu.fp16_tflop_per_s
-    if precision == "fp8" and gpu.fp8_tflop_per_s:
-        peak = gpu.fp8_tflop_per_s
-    elif engine.accumulate == "fp16":
+    if engine.accumulate == "fp16":
         peak = gpu.fp16_accumulate_tflop_per_s or peak
+    if precision == "fp8" and gpu.fp8_tflop_per_s:
+        peak = max(peak, gpu.fp8_tflop_per_s * gpu.fp8_share)
     # Unified memory has one engine only, whose efficiency the GPU's is.
     at_whole_efficiency = demand.load.phase == "decode" or gpu.memory_kind == "unified"
     share = 1.0 if at_whole_efficiency else engine.prefill_efficiency
     return peak * gpu.compute_efficiency * share * 1e12
+
+
+@cache
+def pcie_allreduce_gb_per_s(gpus: int) -> float:
+    """Return how fast all-reduces over PCIe are at most: of `data/pcie_allreduce.csv`, or between two of its rows."""
+    measured = frame_of(data_dir() / "pcie_allreduce.csv", "gpus")["gb_per_s"]
+    return float(np.interp(gpus, measured.index, measured))
 
 
 def _bytes_per_s(engine: Engine, gpu: GPUFacts) -> float:

@@ -34,6 +34,7 @@ from pipelab.fields import (
 from pipelab.hardware.engine_memory import memory_of
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.pass_times import Demand, Hardware, Span, moved_bytes
+from pipelab.hardware.published_times import Band, band_of, group_of
 from pipelab.hardware.serving_engines import Engine, load_engines
 from pipelab.hardware.training_memory import (
     ADAM_BYTES,
@@ -72,9 +73,9 @@ class Roofline(CostModel):
         By default all of `data/gpus.csv`. `π` = fp16_tflop_per_s, `β` = memory_bandwidth_gb_per_s
         and `η_c` = compute_efficiency come from there.
     engine : str
-        The engine: "vLLM", "TensorRT-LLM", "SGLang", "llama.cpp", "vLLM 0.2" (eager),
-        "kernels" for the kernels alone, or another of `engines`. "Megatron" trains, and is what
-        trains where the engine is for inference alone.
+        The engine: "vLLM", "TensorRT-LLM", "SGLang", "llama.cpp", "vLLM 0.2" (of 2023, eager),
+        "llama.cpp 2024" (without fused attention), "kernels" for the kernels alone, or another of
+        `engines`. "Megatron" trains, and is what trains where the engine is for inference alone.
     engines : mapping of name to Engine, optional
         By default all of `data/engines.csv`.
     hop_latency_s : float
@@ -123,11 +124,14 @@ class Roofline(CostModel):
     and the rate is the tokens of a pass over T_stage. FLOPs and bytes are those of `Demand`. φ,
     τ0, τ1, α_ar and all η except η_c belong to the `Engine`, which also has a factor of η_c in
     prefill. π is the peak at 16 bits (π₁₆) whatever the weights are stored in, except for fp8 on
-    GPUs that have it; attention always computes at 16 bits. All-reduces of 64 MiB and more reach
-    only `Engine.large_allreduce` of η_l, if the engine has one. k GPUs of a stage share the batch
-    (each holds all layers of the stage), or cut the layers k ways, or form groups that do both:
-    what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU counts;
-    balanced by speed, all finish together.
+    GPUs that have it, of which `GPUFacts.fp8_share` is reached; attention always computes at 16 bits.
+    All-reduces of 64 MiB and more reach only `Engine.large_allreduce` of η_l, if the engine has one,
+    and those of three and more GPUs over PCIe no more than `data/pcie_allreduce.csv` says. Experts
+    compute at `Engine.experts_efficiency` of the speed, and a layer that has them takes
+    `experts_overhead_us` more, and the time to move their rows (`Demand.expert_bytes`). k GPUs of a
+    stage share the batch (each holds all layers of the stage), or cut the layers k ways, or form groups
+    that do both: what is best (`prefer`) among what fits in memory. Shared evenly, the slowest GPU
+    counts; balanced by speed, all finish together.
 
     Shares b need not be whole in the rate: GPUs that take turns at whole batches do at least as
     well in the long run, as T_stage(k·b) ≤ k·T_stage(b); large all-reduces that are slower are the
@@ -143,11 +147,10 @@ class Roofline(CostModel):
 
     Left out: in models with experts and latent attention (DeepSeek-V3), data-parallel attention
     with expert parallelism, as it is deployed, with an eighth of the KV cache per GPU, all-to-all
-    messages and replicated down-projections. No published time of prompts with experts was
-    compared (5 whole requests to Mixtral were); their rates are likely several times too high.
-    Between stages of several GPUs, all goes over the slowest pair; network cards of their own would
-    carry parts. Chunks of a long prompt read weights and earlier keys once more each, by a few
-    percent.
+    messages and replicated down-projections. `band` says for which problems times were compared,
+    and how far off they were. Between stages of several GPUs, all goes over the slowest pair; network
+    cards of their own would carry parts. Chunks of a long prompt read weights and earlier keys once more
+    each, by a few percent.
 
     References
     ----------
@@ -584,6 +587,31 @@ class Roofline(CostModel):
         costs = self.for_training()
         return _stages(costs, problem, gpus, Span.all(model), parameters, batch, **options)
 
+    def band(self, problem: Problem, placement: Placement | None = None) -> Band:
+        """Say how far off predictions like this problem's were, by published times to which nothing was fitted.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose phase and model count.
+        placement : Placement, optional
+            One GPU, GPUs that cut every layer, or a pipeline. Without, that of all GPUs of the cluster.
+
+        Returns
+        -------
+        Band
+            Median and worst error of the bundled constants, how many measurements, and a `sentence`.
+
+        Examples
+        --------
+        >>> import pipelab as pl
+        >>> cluster, load = pl.Cluster.from_counts({"L4": 2}, 24, 1), pl.Workload(2048, 1, "decode")
+        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, Roofline())
+        >>> problem.costs.band(problem, pl.Placement.of([(32, (0,))])).measurements > 10
+        True
+        """
+        return band_of(group_of(problem, self.engine, placement), Roofline())
+
     def mfu(self, problem: Problem, placement: Placement, tokens_per_s: float) -> float:
         """Model FLOPs utilization: what a model needs, over what the GPUs could compute at most.
 
@@ -683,8 +711,8 @@ class Roofline(CostModel):
         -------
         dict of str to float
             "computing"; "weights", "keys and values" and "activations", each with the time to move
-            its bytes; "overhead" (with attention scores, where they go through memory); and "layer", in which
-            what overlaps counts once. All in seconds.
+            its bytes; "overhead" (with attention scores and rows of experts that go through memory); and
+            "layer", in which what overlaps counts once. All in seconds.
 
         Raises
         ------
@@ -703,10 +731,9 @@ class Roofline(CostModel):
         hardware = self.hardware(demand, [gpu]).take(0)
         sizes = moved_bytes(engine, demand, "ordinary", b, 1)
         weights, cached, activations = (size / hardware.bandwidth for size in sizes)
-        matrices = demand.layer_flops("ordinary", b) / hardware.flops
-        computing = matrices + b * demand.attention_flops() / hardware.head_flops
-        scores = demand.score_bytes(engine.score_bytes, b) / hardware.bandwidth
-        overhead = engine.layer_overhead_us * 1e-6 + scores
+        computing = hardware.computing_seconds(demand, "ordinary", b)
+        besides = hardware.besides_seconds(demand, "ordinary", b, 1)
+        overhead = engine.layer_overhead_us * 1e-6 + besides
         seconds = {
             "computing": computing,
             "weights": weights,

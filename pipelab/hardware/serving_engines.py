@@ -61,6 +61,14 @@ class Engine:
     large_allreduce : float, optional
         Share of that bandwidth which all-reduces of 64 MiB and more reach among four GPUs and more;
         None: all of it.
+    experts_efficiency : float
+        Share of the speed of other matrix products that those of experts reach: tokens are not spread
+        evenly over them.
+    experts_overhead_us : float
+        What a layer with experts adds to `layer_overhead_us`: choosing them, and sorting tokens by them.
+    prompts_ahead : float
+        Share of the other requests at a server whose prompts are read before the first token of a new
+        one; half of them where all prompts that wait are read before anything is written.
     activation_moves : float
         In training: how many times every byte of activations that a layer keeps is moved in a
         forward, and again in an input gradient, by all that is not a matrix product.
@@ -95,6 +103,9 @@ class Engine:
     stage_tensors: Positive = 1.0
     chunk_tokens: Count | None = None
     large_allreduce: Share | None = None
+    experts_efficiency: Share = 0.8
+    experts_overhead_us: NotNegative = 25.0
+    prompts_ahead: Overlap = 0.0
     activation_moves: NotNegative = 0.0
     gradient_bytes: Positive | None = None
     basis: str = ""

@@ -139,6 +139,7 @@ DOORS = {
     "against_measured": _table(
         "measured_times.csv", 3, lambda path: pl.hardware.against_measured(path=path)
     ),
+    "against_served": _table("served_times.csv", 3, lambda path: pl.hardware.against_served(path=path)),
     "load_cluster, of hosts": Door(
         {"a.gpus.csv": PAIR, "a.topo.txt": PAIR_TOPOLOGY, "b.gpus.csv": ONE_L4, "links.csv": LINKS},
         lambda folder: pl.load_cluster(folder),

@@ -88,7 +88,7 @@ def _changed(path, tmp_path, **fields):
     ("path", "fields", "message"),
     [
         (BENCH, {"gpu_info": "NVIDIA GeForce RTX 4080"}, r"RTX 4080': no type .*did you mean 'NVIDIA GeForce RTX"),
-        (BENCH, {"model_n_params": 7615616512}, "no known model has this number of parameters; give model="),
+        (BENCH, {"model_n_params": 9876543210}, "no known model has this number of parameters; give model="),
         (BENCH, {"n_gen": 128}, "leave out -pg"),
         (BENCH, {"n_depth": 512}, "field 'n_depth': 512"),
         (BENCH, {"n_gpu_layers": 10}, "expected all 32 layers of Llama-3-8B"),

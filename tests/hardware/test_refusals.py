@@ -46,6 +46,7 @@ DOORS = {
     "models": lambda: pl.hardware.models(ODD),
     "clusters": lambda: pl.hardware.clusters(ODD),
     "against_measured": lambda: pl.hardware.against_measured(ODD),
+    "against_served": lambda: pl.hardware.against_served(ODD),
     "Measured": lambda: pl.hardware.Measured({"L4": {(1, 1): ODD}}, pl.Roofline()),
     "Measured, nothing": lambda: pl.hardware.Measured({"L4": {}}, pl.Roofline()),
     "Roofline": lambda: pl.Roofline(ODD),

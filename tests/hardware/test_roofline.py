@@ -178,7 +178,7 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
 @pytest.mark.slow
 def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physical_reason():
     table = pl.hardware.against_measured()
-    assert len(table) == 73
+    assert len(table) == 76
     assert table["error"].abs().median() < 0.06
     assert (table["error"].abs() > 0.3).sum() == 0
     missed = table[table["error"].abs() > 0.2]
@@ -268,6 +268,26 @@ def test_large_all_reduces_are_slower_where_the_engine_says_so():
     chunked = dataclasses.replace(costs.constants, chunk_tokens=tokens // 2)
     chunked = dataclasses.replace(costs, engines={"vLLM 0.2": chunked})
     assert more(pl.Workload(tokens, 1), 4, chunked) == 0
+
+
+@pytest.mark.parametrize("name", pl.hardware.load_gpus())
+def test_products_of_8_bits_and_all_reduces_reach_what_was_measured(name):
+    """By hand, of every type of GPU: its own share of the 8-bit peak, and PCIe's measured rate among three and more."""
+    roof, small = pl.Roofline(), pl.load_model("Llama-3-8B")
+    facts = roof.gpus[name]
+    fp16, fp8 = facts.fp16_tflop_per_s, (facts.fp8_tflop_per_s or 0) * facts.fp8_share
+    gpu, load = pl.GPU(name, 80, None, "node", facts.link_gb_per_s), pl.Workload(1, 8192, "prefill")
+    models = [dataclasses.replace(small, precision=precision) for precision in ("bf16", "fp8")]
+    hardware = [roof.hardware(Demand(model, load), [gpu]).take(0) for model in models]
+    assert hardware[1].flops / hardware[0].flops == pytest.approx(max(fp16, fp8) / fp16)
+    moved = 8192 * small.d_model * 2
+    for degree in (2, 3, 4, 6, 8, 16):
+        seconds = hardware[0].layer_collectives(8192, degree) / 2 - hardware[0].allreduce
+        seconds -= (degree - 2) * roof.constants.allreduce_hop_us * 1e-6
+        rate = facts.link_gb_per_s * roof.constants.link_efficiency
+        if facts.link_gb_per_s < 64 and degree > 2:
+            rate = min(rate, np.interp(degree, *np.transpose(roofline_oracle.PCIE)))
+        assert 2 * (degree - 1) / degree * moved / seconds == pytest.approx(1e9 * rate)
 
 
 def test_by_time_two_gpus_cut_the_layers_that_they_share_by_rate():
