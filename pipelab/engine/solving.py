@@ -16,10 +16,9 @@ from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.methods.batches import best_batch
-from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.exhaustive import solve_exhaustive
 from pipelab.engine.methods.joint import solve_joint
-from pipelab.engine.methods.latency import solve_for_latency
+from pipelab.engine.methods.latency_and_cost import solve_for_cost, solve_for_latency
 from pipelab.engine.methods.rules_of_thumb import (
     solve_bandwidth_aware,
     solve_by_flops,
