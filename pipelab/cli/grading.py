@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 from pipelab.course.checks import EXERCISES, group_of
 from pipelab.course.plain_answers import MIME, checked
 from pipelab.course.scored_labs import LIMIT
-from pipelab.display import counted
+from pipelab.display import DataFrame, counted, data_frame
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.files.reading_and_writing import refused
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
-    from pandas import DataFrame
 
 _ASK = (
     "from pipelab.course.plain_answers import tell as _tell\n"
@@ -41,7 +40,7 @@ def grade_folder(
     seed: int = 0,
     *,
     progress: bool = False,
-) -> "DataFrame":
+) -> DataFrame:
     """Compute the points for every copy in a folder and in the folders below it.
 
     Parameters
@@ -65,7 +64,6 @@ def grade_folder(
     InvalidValue
         A limit is not a positive number, or the folder has no notebook.
     """
-    import pandas as pd
     from tqdm import tqdm
 
     _refuse_limits(limit, each, seed)
@@ -90,7 +88,7 @@ def grade_folder(
             row[name] = row[name].encode(errors="replace").decode()
         rows.append(row)
     named = sorted({name for row in rows for name in row if name in EXERCISES})
-    return pd.DataFrame(rows, columns=["copy", "score", *named, "output"])
+    return data_frame(rows, columns=["copy", "score", *named, "output"])
 
 
 def grade(

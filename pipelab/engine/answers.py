@@ -12,7 +12,7 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipelab.display import NO_FORMULAS, ended, ending, number, rate
+from pipelab.display import NO_FORMULAS, DataFrame, data_frame, ended, ending, number, rate
 from pipelab.engine.objective_and_bound import Objective, status_and_bound
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
@@ -21,8 +21,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from pipelab.hardware.measurements import ExpectedRate
 
 __all__ = ["CostOfRules", "PlanAnswer", "ProvenAnswer", "Result", "placement_in", "rated_result"]
@@ -362,7 +360,7 @@ class Result(PlanAnswer):
         asked |= {"runs_on": self.runs_on} if self.runs_on else {}
         return asked | ({"under_limit": self.under_limit} if self.under_limit else {})
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the answer as a table of one row.
 
         Returns
@@ -371,13 +369,11 @@ class Result(PlanAnswer):
             `problem`, `method`, `status`, `throughput_tokens_per_s`, `in_flight`,
             `bound_tokens_per_s`, `gap`, `seconds`, the objective if it is another, and `size`.
         """
-        import pandas as pd
-
         said, rates = self.to_dict(), ("throughput_tokens_per_s", "in_flight", "bound_tokens_per_s")
         row = {name: said[name] for name in ("problem", "method", "status", *rates, "gap")}
         row["seconds"] = round(self.seconds, 3)
         goal = self.objective.to_dict() if self.objective else {}
-        return pd.DataFrame([row | goal | dict(self.size)])
+        return data_frame([row | goal | dict(self.size)])
 
     @property
     def doubt(self) -> str:

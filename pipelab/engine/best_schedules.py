@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
-from pipelab.display import NO_FORMULAS, number, table
+from pipelab.display import NO_FORMULAS, DataFrame, data_frame, number, table
 from pipelab.engine.answers import ProvenAnswer
 from pipelab.engine.arguments import check_options
 from pipelab.engine.deadline import Deadline, Stop, deadline_of
@@ -59,7 +59,6 @@ from pipelab.schedules import KINDS, Action, Schedule, one_rank
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
-    from pandas import DataFrame
 
 ActionKey = tuple[int, str, int]  # rank, kind and microbatch of an action
 
@@ -694,7 +693,7 @@ class BestSchedule(ProvenAnswer):
         far = self._up_to(f": one with {self.among}", "shorter")
         return f"{head}, not proven best{self._why}{far}."
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return this schedule and those it began with as a table, the shortest first.
 
         Returns
@@ -703,12 +702,10 @@ class BestSchedule(ProvenAnswer):
             One row per schedule: `schedule`, `value` in the unit of the costs, and `above_bound`, a
             share.
         """
-        import pandas as pd
-
         rows = dict(self.first)
         if self.schedule is not None and self.value is not None:
             rows[self.schedule.name] = self.value
-        frame = pd.DataFrame({"schedule": list(rows), "value": list(rows.values())})
+        frame = data_frame({"schedule": list(rows), "value": list(rows.values())})
         known = self.bound and self.bound < inf
         frame["above_bound"] = frame["value"] / self.bound - 1 if known else None
         return frame.sort_values("value", kind="stable", ignore_index=True)

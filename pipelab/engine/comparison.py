@@ -2,18 +2,24 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipelab.display import REFUSED, STOPPED, Outcome, ended, outcome_of, table
+from pipelab.display import (
+    REFUSED,
+    STOPPED,
+    DataFrame,
+    Outcome,
+    data_frame,
+    ended,
+    outcome_of,
+    table,
+)
 from pipelab.engine.answers import Result
 from pipelab.engine.solving import METHODS, method_of, options_of, solve
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.fields import Frozen, is_list
 from pipelab.interrupts import noted_interrupts
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _NOT_ASKED = "not asked, after an interrupt"
 EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
@@ -66,7 +72,7 @@ class Comparison(Frozen):
             m: STOPPED if why == _NOT_ASKED else REFUSED for m, why in self.refused.items()
         }
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the comparison as a table, one row per method.
 
         Returns
@@ -75,8 +81,6 @@ class Comparison(Frozen):
             Columns `method`, `outcome` (the word of `outcomes`), `throughput_tokens_per_s`,
             `share_of_optimum`, `stages`, `bottleneck`, `seconds` and `remark`.
         """
-        import pandas as pd
-
         shares, outcomes = self.shares(), self.outcomes
         rows = [
             {
@@ -95,7 +99,7 @@ class Comparison(Frozen):
             {"method": m, "outcome": outcomes[m].word, "remark": reason}
             for m, reason in self.refused.items()
         ]
-        return pd.DataFrame(rows)
+        return data_frame(rows)
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()

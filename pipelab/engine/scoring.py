@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import InstanceOf
 
@@ -11,8 +11,10 @@ from pipelab.display import (
     NOT_PROVEN,
     PROVEN,
     REFUSED,
+    DataFrame,
     Outcome,
     counted,
+    data_frame,
     number,
     rate,
     table,
@@ -26,9 +28,6 @@ from pipelab.evaluation import Evaluation, broken_rules, evaluate
 from pipelab.fields import Frozen, checked_arguments, described, given
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem, fits_in
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +145,7 @@ class Score(Frozen):
             f"{text}: {self.share:.1%} of the proven optimum of {number(given(self.best.bound))}."
         )
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per stage (`Evaluation.to_frame`) of a valid placement, else one per overloaded stage.
 
         Returns
@@ -155,12 +154,10 @@ class Score(Frozen):
             Of overloaded stages: `stage` (counted from 1), `layers` (their number), `gpu`,
             `gpu_type`, `needed_gb`, `offered_gb`, `deficit_gb` and `layers_that_fit`.
         """
-        import pandas as pd
-
         if self.valid:
             return given(self.evaluation).to_frame()
         columns = ["stage", "layers", "gpu", "gpu_type", "needed_gb", "offered_gb", "deficit_gb"]
-        frame = pd.DataFrame(
+        frame = data_frame(
             [[getattr(m, c) for c in columns] for m in self.misfits], columns=columns
         )
         frame["layers"] = frame["layers"].map(len)

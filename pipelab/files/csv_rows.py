@@ -14,7 +14,6 @@ from io import StringIO
 from pathlib import Path
 from types import UnionType
 from typing import (
-    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -25,12 +24,10 @@ from typing import (
     get_type_hints,
 )
 
+from pipelab.display import DataFrame
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.reading_and_writing import read_text
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 # Digits as people write them: Python would also take 4_0 for forty.
 NUMBER = re.compile(
@@ -237,7 +234,7 @@ def csv_text(header: list, rows: list[list]) -> str:
     return pd.DataFrame(rows, columns=header).to_csv(index=False, lineterminator="\n")
 
 
-def frame_of(path: Path, index: str) -> "DataFrame":
+def frame_of(path: Path, index: str) -> DataFrame:
     """Read a CSV as a DataFrame by the rules of `read_rows`: only an empty cell is missing."""
     import pandas as pd
 
@@ -246,7 +243,7 @@ def frame_of(path: Path, index: str) -> "DataFrame":
     return pd.read_csv(StringIO(text), keep_default_na=False, na_values=[""]).set_index(index)
 
 
-def saved_run(name: str) -> "DataFrame":
+def saved_run(name: str) -> DataFrame:
     """Load a table of measurements that was saved beside the cases.
 
     Parameters

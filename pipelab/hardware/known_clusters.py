@@ -4,11 +4,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
+from pipelab.display import DataFrame
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import Count, NotNegative, Positive, checked, checked_arguments, described
 from pipelab.files.bundled_folders import data_dir
@@ -16,9 +17,6 @@ from pipelab.files.csv_rows import frame_of, read_objects
 from pipelab.files.reading_and_writing import path_of
 from pipelab.hardware.host_listings import cluster_of_hosts
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _MOST_GPUS, _MOST_NODES = 100_000, 4_000  # every two nodes have a link of their own: 128 MB
 
@@ -282,7 +280,7 @@ def _latency(nodes: list[_NodeSpeeds]) -> np.ndarray:
     return np.where(_one_machine(nodes), 0.0, matrix)
 
 
-def clusters(path: str | Path | None = None) -> "DataFrame":
+def clusters(path: str | Path | None = None) -> DataFrame:
     """Show the clusters as a table, one row per sort of node.
 
     Parameters

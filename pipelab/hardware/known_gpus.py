@@ -3,16 +3,14 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from pipelab.display import DataFrame
 from pipelab.errors import InvalidData, nearest
 from pipelab.fields import Positive, Share, checked
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import bundled_by_name, frame_of, read_by_name
 from pipelab.files.reading_and_writing import path_of
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @checked
@@ -147,7 +145,7 @@ def _plain_name(name: str) -> str:
     return re.sub(r"^(nvidia )?(tesla |geforce )?", "", " ".join(name.lower().split()))
 
 
-def gpus(path: str | Path | None = None) -> "DataFrame":
+def gpus(path: str | Path | None = None) -> DataFrame:
     """Show the facts as a table, one row per type of GPU.
 
     Parameters

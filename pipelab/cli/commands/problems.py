@@ -20,13 +20,12 @@ from pipelab.cli.commands.problem_options import (
     option,
 )
 from pipelab.cli.printing import print_deployment, print_evaluation, print_result, say, table_text
+from pipelab.display import DataFrame
 from pipelab.engine.methods import MethodName, ObjectiveName
 from pipelab.errors import InvalidValue, nearest
 from pipelab.files.reading_and_writing import write_to
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from pipelab.engine.answers import Result
     from pipelab.engine.timeline.placement_timelines import TrainingTimeline
     from pipelab.hardware.roofline import Roofline
@@ -435,7 +434,7 @@ def count(
         print(f"{name:<12} {number:>20,}")
 
 
-def _show(frame: "DataFrame", as_json: bool, output: str | None, command: str) -> None:
+def _show(frame: DataFrame, as_json: bool, output: str | None, command: str) -> None:
     print(frame.to_json(orient="records", force_ascii=False) if as_json else table_text(frame))
     if output is not None:
         write_to(command, output, frame.to_csv(index=False))

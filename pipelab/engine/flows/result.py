@@ -4,18 +4,15 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelab.deployment_and_flow import FlowPlan
-from pipelab.display import counted, rate, table
+from pipelab.display import DataFrame, counted, data_frame, rate, table
 from pipelab.engine.answers import ProvenAnswer
 from pipelab.evaluation import FlowEvaluation, evaluate, tally
 from pipelab.fields import derived, given
 from pipelab.placement import show_layers
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -108,7 +105,7 @@ class Flow(ProvenAnswer, FlowPlan):
         far = self._up_to("; the best", "faster")
         return f"{text}, not proven best{self._why}{far}." + self._remark
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """The stages as a table, one row for each.
 
         Returns
@@ -117,8 +114,6 @@ class Flow(ProvenAnswer, FlowPlan):
             `layers`, `gpus`, `gpu_types`, `in_flight`, `carried_tokens_per_s`, and `next`: the share
             that goes on to each stage, by its row.
         """
-        import pandas as pd
-
         gpus, shares = self.problem.cluster.gpus, self.shares
         rows = [
             {
@@ -133,7 +128,7 @@ class Flow(ProvenAnswer, FlowPlan):
             }
             for v, (stage, number) in enumerate(zip(self.stages, self.in_flight, strict=True))
         ]
-        return pd.DataFrame(rows)
+        return data_frame(rows)
 
     def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded.

@@ -29,12 +29,11 @@ Source: the joint-ILP write-up, "Mathematical Formulation (Correct)", constraint
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.display import breakable, table
+from pipelab.display import DataFrame, breakable, data_frame, table
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.formulations.candidates import StageCandidates
 from pipelab.engine.formulations.program_size import count_candidates
@@ -42,9 +41,6 @@ from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, Varia
 from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Frozen
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 BIG_MS = ("valid", "as_written")
 # the Ms in the code of the write-up's author are so many times the fastest rate; the text states
@@ -577,12 +573,10 @@ class Formulation(Frozen):
     form: Form
     counts: Mapping[str, int]
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per family: name, group, sentence, formula, rows."""
-        import pandas as pd
-
         families = self.form.families
-        return pd.DataFrame(
+        return data_frame(
             {
                 "family": [f.name for f in families],
                 "group": [f.group for f in families],

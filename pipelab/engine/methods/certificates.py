@@ -28,13 +28,13 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import accumulate, combinations_with_replacement
 from numbers import Rational
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from pipelab.cluster import GPU
-from pipelab.display import listed, table
+from pipelab.display import DataFrame, data_frame, listed, table
 from pipelab.engine.answers import Result
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits
@@ -49,9 +49,6 @@ from pipelab.fields import Frozen, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.spans import Spans
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _MOST_STAGES_CHECKED = 300_000
 _MOST_CASE_STEPS = 1_000_000  # from a case to the next: some seconds
@@ -169,12 +166,10 @@ class Certificate(Frozen):
             number[self._names[i], self.prices[i]] += n
         return [(n, name, price) for (name, price), n in number.items()]
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per kind of GPU: how many there are, and the price of one and of all in layers at `rate`."""
-        import pandas as pd
-
         kinds = self.problem.cluster.kinds
-        return pd.DataFrame(
+        return data_frame(
             {
                 "gpu_type": [kind.type for kind in kinds],
                 "memory_gb": [kind.memory_gb for kind in kinds],

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pipelab.costs import refuse_transfers
-from pipelab.display import table
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.arguments import refuse_training
@@ -22,9 +22,6 @@ from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import Flag, Frozen, checked_arguments, described, given
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _AGAINST = {"gpus": "gpus", "usd_per_hour": "price"}
 _TPOT = "tpot_ms"
@@ -56,14 +53,12 @@ class TradeOff(Frozen):
     complete: bool
     seconds: float
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per point: GPUs, price, throughput, stages, bottleneck, whether it is proven, placement.
 
         Of deployments the number of pipelines and the gap in place of stages and bottleneck.
         """
-        import pandas as pd
-
-        frame = pd.DataFrame([_row(self.problem, point) for point in self.points])
+        frame = data_frame([_row(self.problem, point) for point in self.points])
         return (
             frame
             if self.points and frame["usd_per_hour"].notna().any()

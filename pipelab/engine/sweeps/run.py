@@ -8,18 +8,15 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from pipelab.display import NO_FORMULAS, ended_row, table
+from pipelab.display import NO_FORMULAS, DataFrame, data_frame, ended_row, table
 from pipelab.engine.sweeps.grids_and_mixes import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.engine.sweeps.workers import COLUMNS, STATUSES, Jobs, Task, answers
 from pipelab.errors import SweepFailed, SweepInterrupted
 from pipelab.fields import Flag, Frozen, checked_arguments, described
 from pipelab.interrupts import noted_interrupts
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _SHOWN_ROWS, _SHOWN_REASON = 20, 70
 
@@ -69,7 +66,7 @@ class Sweep(Frozen):
             f"{self.requested:,} points in {self.seconds:.3g} s: {ended or 'no row'}{open_points}."
         )
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """The rows as a table.
 
         Returns
@@ -78,9 +75,7 @@ class Sweep(Frozen):
             The columns of `rows`; without those of prices where no GPU has one, and without
             `proven_among` where it is empty.
         """
-        import pandas as pd
-
-        frame = pd.DataFrame(self.rows, columns=[*self.names, *COLUMNS])
+        frame = data_frame(self.rows, columns=[*self.names, *COLUMNS])
         if frame["usd_per_hour"].isna().all():
             frame = frame.drop(columns=["usd_per_hour", "usd_per_million_tokens"])
         return frame if frame["proven_among"].any() else frame.drop(columns="proven_among")

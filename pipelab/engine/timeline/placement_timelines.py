@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, zip_longest
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
+from typing import Any, Literal, NamedTuple, cast, overload
 
 import numpy as np
 
 from pipelab.costs import TrainingCost, refuse_transfers
-from pipelab.display import NO_FORMULAS, counted, number, rate, table
+from pipelab.display import NO_FORMULAS, DataFrame, counted, data_frame, number, rate, table
 from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
@@ -32,9 +32,6 @@ from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage
 from pipelab.problem import ModelLike, Problem, answered, fits_in
 from pipelab.schedules import Schedule
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _RATE_TOLERANCE_SHARE = 1e-6  # of a rate: what is as close has it
 _MOST_POINTS_OF_A_FIGURE = 40  # of a figure; more would only be slower to look at
@@ -171,7 +168,7 @@ class PlacedTimeline(Frozen):
             self.timeline.costs, self.predicted_rate / self.problem.workload.tokens, self.leaving
         )
 
-    def sweep(self) -> "DataFrame":
+    def sweep(self) -> DataFrame:
         """Return the steady rate against microbatches in flight, from 1 to some more than are needed.
 
         Stages have the times that they have with `in_flight`.
@@ -183,11 +180,9 @@ class PlacedTimeline(Frozen):
             the slowest lane, and no more than that many microbatches per latency), and `fits`:
             whether memory holds so many.
         """
-        import pandas as pd
-
         counts = self._counts()
         alone = self.problem.workload.tokens / self.latency_s
-        return pd.DataFrame(
+        return data_frame(
             {
                 "in_flight": counts,
                 "steady_rate_tokens_per_s": [self._rate(count) for count in counts],
@@ -219,7 +214,7 @@ class PlacedTimeline(Frozen):
             text += f" Memory does not hold {self.in_flight}."
         return text
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the lanes as a table, one row each.
 
         Returns
@@ -229,10 +224,8 @@ class PlacedTimeline(Frozen):
             of the time it works once the pipeline is full) and `bottleneck`; where some lane hands
             a microbatch on later than it takes the next one, also `handed_on_after_seconds`.
         """
-        import pandas as pd
-
         tokens = self.problem.workload.tokens
-        frame = pd.DataFrame(
+        frame = data_frame(
             {
                 "lane": [lane.label for lane in self.lanes],
                 "seconds_per_microbatch": [lane.seconds for lane in self.lanes],
@@ -448,7 +441,7 @@ class TrainingTimeline(Frozen):
             f"{self.rate / self.bound:.0%} of what the busiest stage allows"
         )
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the ranks as a table, one row each.
 
         Returns
@@ -459,8 +452,6 @@ class TrainingTimeline(Frozen):
             says what training keeps: `state_gb`, `activations_gb` at their peak,
             `memory_offered_gb`, what the GPU has, and what is computed a second time (`recompute`).
         """
-        import pandas as pd
-
         timeline = self.timeline
         table_of, of_rank = timeline.costs.tables(timeline.schedule), timeline.columns.holder
         forward, backward = (
@@ -484,7 +475,7 @@ class TrainingTimeline(Frozen):
             ]
             columns["memory_offered_gb"] = self.limits_gb
             columns["recompute"] = given(self.recompute)
-        return pd.DataFrame(columns)
+        return data_frame(columns)
 
     def __repr__(self) -> str:
         return f"<TrainingTimeline {self.problem.name}: {self.sentence}>"

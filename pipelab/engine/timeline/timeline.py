@@ -7,10 +7,11 @@ queued    the same, but messages from one rank to another go one at a time
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.engine.schedules.columns import (
     IDLE,
     B,
@@ -28,9 +29,6 @@ from pipelab.engine.timeline.costs import StageCosts
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import Flag, Frozen, checked_value, derived, instance, whole_number
 from pipelab.schedules import KINDS, Action, Schedule
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 TRANSFER_MODES = ("buffered", "queued")
 
@@ -61,17 +59,11 @@ class Idle(NamedTuple):
         """All idle time of every rank."""
         return self.warm_up + self.steady + self.cool_down + self.network
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per rank."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {"rank": range(len(self.warm_up)), **self._asdict(), "total": self.total}
-        )
+        return data_frame({"rank": range(len(self.warm_up)), **self._asdict(), "total": self.total})
 
     def _repr_html_(self) -> str:
-        from pipelab.display import table
-
         return table(self.to_frame())
 
 
@@ -405,7 +397,7 @@ class Timeline(Frozen):
         """The chain of actions that decides the makespan: speed up none of them and nothing is gained."""
         return tuple(self.columns.action(i) for i in self.critical_entries)
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the actions as a table, one row each.
 
         Returns
@@ -414,10 +406,8 @@ class Timeline(Frozen):
             Columns `rank`, `action`, `stage`, `kind`, `microbatch`, `start`, `end` (with the unit
             in their names, where the costs have one) and `waited_for`, the action as text.
         """
-        import pandas as pd
-
         columns, unit = self.columns, f"_{self.costs.unit}" if self.costs.unit else ""
-        return pd.DataFrame(
+        return data_frame(
             {
                 "rank": columns.rank,
                 "action": columns.texts,
@@ -447,15 +437,11 @@ class Timeline(Frozen):
         return f"<Timeline {self.schedule.name}: {measures}>"
 
     def _repr_html_(self) -> str:
-        import pandas as pd
-
-        from pipelab.display import table
-
         peak = ", ".join(map(str, self.peak_in_flight[:16])) + (
             " …" if self.schedule.ranks > 16 else ""
         )
         head = {"schedule": self.schedule.name, "ranks": self.schedule.ranks}
-        return table(pd.DataFrame([{**head, **self.measures(), "peak_in_flight": peak}]))
+        return table(data_frame([{**head, **self.measures(), "peak_in_flight": peak}]))
 
 
 def _ratio(part: float, whole: float) -> float:
