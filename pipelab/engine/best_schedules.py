@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
+from pipelab import fields
 from pipelab.display import NO_FORMULAS, DataFrame, data_frame, number, table
 from pipelab.engine.answers import ProvenAnswer
 from pipelab.engine.arguments import check_options
@@ -42,19 +43,6 @@ from pipelab.engine.timeline.formulas import bounds, held_at_most
 from pipelab.engine.timeline.timeline import Timeline, simulate
 from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.errors import InvalidSchedule, InvalidValue, NotApplicable, TooLarge
-from pipelab.fields import (
-    Flag,
-    Frozen,
-    Number,
-    amounts,
-    checked_value,
-    derived,
-    described,
-    given,
-    instance,
-    is_list,
-    whole_number,
-)
 from pipelab.schedules import KINDS, Action, Schedule, one_rank
 
 if TYPE_CHECKING:
@@ -67,14 +55,14 @@ MEMORY_SLACK = 1e-9  # a limit that is missed by the last bits of a sum is kept
 # Sums of a million actions stay below 2^53, where floats are whole numbers still.
 _MOST_TIME_UNITS = 10**12
 _WHAT = "best_schedule"
-_MEMORY = Annotated[Number, described("a number, or one per rank")]
+_MEMORY = Annotated[fields.Number, fields.described("a number, or one per rank")]
 # One stage per rank. Where the backward is split, a full one is run as its halves.
 _RULES = ("GPipe", "1F1B", "ZBH1", "ZBH2")
 _FORMULA_BOUND_SECONDS = 30.0  # for the bound by formula, and at most a third of the time left
 
 
 @dataclass(frozen=True)
-class Question(Frozen):
+class Question(fields.Frozen):
     """Costs and limits, one number per rank.
 
     Attributes
@@ -98,7 +86,7 @@ class Question(Frozen):
     memory: tuple[float, ...] | None
     split_backward: bool
 
-    @derived
+    @fields.derived
     def table(self) -> dict[str, np.ndarray]:
         """Return costs per rank and link, as arrays."""
         return self.costs.arrays(self.ranks, "training")
@@ -108,7 +96,7 @@ class Question(Frozen):
         """What a rank does with each microbatch, in this order."""
         return ("F", "I", "W") if self.split_backward else ("F", "B")
 
-    @derived
+    @fields.derived
     def length(self) -> dict[str, np.ndarray]:
         """Return how long an action of each kind takes on each rank."""
         forward, back, weight = (
@@ -116,7 +104,7 @@ class Question(Frozen):
         )
         return {"F": forward, "I": back, "W": weight, "B": back + weight}
 
-    @derived
+    @fields.derived
     def takes(self) -> dict[str, np.ndarray]:
         """Return what an action of each kind adds to the memory held, per rank; negative where it frees."""
         whole = self.table["activation"]
@@ -146,7 +134,7 @@ class Question(Frozen):
         )
         return replace(self, costs=costs)
 
-    @derived
+    @fields.derived
     def held(self) -> np.ndarray:
         """Return the most microbatches that each rank can hold within both limits; (ranks,) array of ints."""
         held = np.array(self.in_flight)
@@ -201,8 +189,8 @@ def question_of(
     InvalidValue, TooLarge
         As `best_schedule` says.
     """
-    microbatches = whole_number(_WHAT, "microbatches", microbatches)
-    split_backward = checked_value(_WHAT, "split_backward", split_backward, Flag)
+    microbatches = fields.whole_number(_WHAT, "microbatches", microbatches)
+    split_backward = fields.checked_value(_WHAT, "split_backward", split_backward, fields.Flag)
     ranks = _ranks(costs, ranks)
     actions = ranks * microbatches * (3 if split_backward else 2)
     if actions > MOST_ACTIONS:
@@ -246,16 +234,18 @@ def _ranks(costs: StageCosts, ranks: int | None) -> int:
             "expected a number: the costs are the same for all ranks, so they do not say how many"
         )
         raise InvalidValue(_WHAT, [("ranks", ranks, expected)])
-    ranks = whole_number(_WHAT, "ranks", next(iter(listed.values())) if ranks is None else ranks)
+    ranks = fields.whole_number(
+        _WHAT, "ranks", next(iter(listed.values())) if ranks is None else ranks
+    )
     costs.arrays(ranks, "training")  # refuses lists of other lengths
     return ranks
 
 
 def _limits(memory: float | Sequence[float], ranks: int) -> tuple[float, ...]:
-    if is_list(memory):
-        return tuple(amounts(_WHAT, "memory", cast(Sequence[float], memory), ranks))
-    most = checked_value(_WHAT, "memory", memory, _MEMORY)
-    return tuple(amounts(_WHAT, "memory", [most] * ranks, ranks))
+    if fields.is_list(memory):
+        return tuple(fields.amounts(_WHAT, "memory", cast(Sequence[float], memory), ranks))
+    most = fields.checked_value(_WHAT, "memory", memory, _MEMORY)
+    return tuple(fields.amounts(_WHAT, "memory", [most] * ranks, ranks))
 
 
 def misfit(question: Question) -> str:
@@ -664,7 +654,7 @@ class BestSchedule(ProvenAnswer):
     def _goal(self) -> tuple[float | None, float | None, bool]:
         return self.value, self.bound, True
 
-    @derived
+    @fields.derived
     def among(self) -> str:
         """Return what the proof is about, in words."""
         words = ["one stage per rank"]
@@ -687,7 +677,8 @@ class BestSchedule(ProvenAnswer):
             return self._none_found("schedule")
         unit = f" {asked.costs.unit}" if asked.costs.unit else ""
         what = "" if self.objective == "makespan" else " a step"
-        head = f"{number(given(self.value))}{unit}{what} for {asked.microbatches} microbatches on {asked.ranks} ranks"
+        value = f"{number(fields.given(self.value))}{unit}{what}"
+        head = f"{value} for {asked.microbatches} microbatches on {asked.ranks} ranks"
         if self.status == "optimal":
             return f"{head}, proven: no schedule with {self.among} is shorter."
         far = self._up_to(f": one with {self.among}", "shorter")
@@ -803,13 +794,13 @@ def best_schedule(
     >>> best.status, best.makespan, best.first["ZBH1"]
     ('optimal', 31.0, 32.0)
     """
-    instance(_WHAT, "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
+    fields.instance(_WHAT, "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     options = {"time_limit": time_limit, "stop": stop, "on_progress": on_progress}
     check_options(options, "best_schedule")
     if not isinstance(objective, str) or objective not in ("makespan", "span"):
         raise InvalidValue(_WHAT, [("objective", objective, 'expected "makespan" or "span"')])
     if workers is not None:
-        workers = whole_number(_WHAT, "workers", workers, most=1000)
+        workers = fields.whole_number(_WHAT, "workers", workers, most=1000)
     question = question_of(costs, microbatches, ranks, max_in_flight, memory, split_backward)
     with deadline_of(time_limit, stop) as deadline:
         if missing := misfit(question):

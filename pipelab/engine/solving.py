@@ -12,6 +12,7 @@ from typing import Any, Literal, overload
 from pipelab.engine.answers import Result
 from pipelab.engine.arguments import check_options, refuse_training
 from pipelab.engine.deadline import stop_of
+from pipelab.engine.methods import rules_of_thumb
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
@@ -19,12 +20,6 @@ from pipelab.engine.methods.batches import best_batch
 from pipelab.engine.methods.exhaustive import solve_exhaustive
 from pipelab.engine.methods.joint import solve_joint
 from pipelab.engine.methods.latency_and_cost import solve_for_cost, solve_for_latency
-from pipelab.engine.methods.rules_of_thumb import (
-    solve_bandwidth_aware,
-    solve_by_flops,
-    solve_even,
-    solve_proportional,
-)
 from pipelab.engine.methods.single_gpu import solve_single_gpu
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.runs_on import best_start
@@ -37,10 +32,10 @@ from pipelab.reproductions import reproduction
 # None: a reproduction, imported when it is asked for.
 METHODS: dict[str, Callable[..., Result] | None] = {
     "auto": solve_auto,
-    "even": solve_even,
-    "proportional": solve_proportional,
-    "by_flops": solve_by_flops,
-    "bandwidth_aware": solve_bandwidth_aware,
+    "even": rules_of_thumb.solve_even,
+    "proportional": rules_of_thumb.solve_proportional,
+    "by_flops": rules_of_thumb.solve_by_flops,
+    "bandwidth_aware": rules_of_thumb.solve_bandwidth_aware,
     "exhaustive": solve_exhaustive,
     "single_gpu": solve_single_gpu,
     "type_count": None,
