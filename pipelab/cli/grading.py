@@ -21,6 +21,7 @@ from pipelab.course.plain_answers import MIME, checked
 from pipelab.course.scored_labs import LIMIT
 from pipelab.display import DataFrame, counted, data_frame
 from pipelab.errors import InvalidData, InvalidValue
+from pipelab.fields import Natural, Positive, checked_arguments
 from pipelab.files.reading_and_writing import refused
 
 if TYPE_CHECKING:
@@ -33,11 +34,12 @@ _ASK = (
 _MARK = "pipelab-asks"
 
 
+@checked_arguments
 def grade_folder(
     folder: str | Path,
-    limit: float = 600.0,
-    each: float = LIMIT,
-    seed: int = 0,
+    limit: Positive = 600.0,
+    each: Positive = LIMIT,
+    seed: Natural = 0,
     *,
     progress: bool = False,
 ) -> DataFrame:
@@ -66,7 +68,6 @@ def grade_folder(
     """
     from tqdm import tqdm
 
-    _refuse_limits(limit, each, seed)
     folder, rows = Path(folder), []
     copies = sorted(
         path for path in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts
@@ -91,8 +92,9 @@ def grade_folder(
     return data_frame(rows, columns=["copy", "score", *named, "output"])
 
 
+@checked_arguments
 def grade(
-    path: str | Path, limit: float = 600.0, each: float = LIMIT, seed: int = 0
+    path: str | Path, limit: Positive = 600.0, each: Positive = LIMIT, seed: Natural = 0
 ) -> dict[str, Any]:
     """Compute the points for every exercise of a notebook.
 
@@ -123,7 +125,6 @@ def grade(
     MissingPackage
         The extra `lab` is not installed.
     """
-    _refuse_limits(limit, each, seed)
     began = time.monotonic()
     path = Path(path)
     notebook = _read(path)
@@ -144,14 +145,6 @@ def grade(
         "output": stopped or f"The notebook ran to its end{_failed(notebook)}.",
         "tests": tests,
     }
-
-
-def _refuse_limits(limit: float, each: float, seed: int) -> None:
-    for name, seconds in (("limit", limit), ("each", each)):
-        if not seconds > 0:
-            raise InvalidValue("grade", [(name, seconds, "expected seconds, more than 0")])
-    if seed < 0:
-        raise InvalidValue("grade", [("seed", seed, "expected a whole number from 0 on")])
 
 
 def _read(path: Path) -> "NotebookNode":

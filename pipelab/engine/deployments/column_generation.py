@@ -216,17 +216,13 @@ def solve_relaxation(
     duals, value = given(run.row_duals), given(run.objective)
     classes = len(goal.counts)
     capacity, x = duals[:classes], run.x[: len(columns)]
-    if not goal.load and len(goal.pools) == 1:
-        return RelaxedMaster(
-            value=value * unit,
-            number=x,
-            capacity=capacity * unit,
-            per_rate={p: 1 / t for p, t in goal.pools.items()},
-        )
     scale = goal.price_unit if goal.load else unit
+    of_load = np.ones(1)  # where the rate itself is what is greatest
+    if goal.load or len(goal.pools) > 1:
+        of_load = duals[classes : classes + len(goal.pools)] * scale / unit
     per_rate = {
-        pool: scale * dual / (unit * tokens)
-        for (pool, tokens), dual in zip(goal.pools.items(), duals[classes:].tolist(), strict=False)
+        pool: dual / tokens
+        for (pool, tokens), dual in zip(goal.pools.items(), of_load.tolist(), strict=True)
     }
     return RelaxedMaster(
         value=abs(value) * scale, number=x, capacity=capacity * scale, per_rate=per_rate

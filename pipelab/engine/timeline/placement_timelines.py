@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, cast, overload
 
 import numpy as np
 
+from pipelab import fields
 from pipelab.costs import TrainingCost, refuse_transfers
 from pipelab.display import NO_FORMULAS, DataFrame, counted, data_frame, number, rate, table
 from pipelab.engine.answers import Result, placement_in
@@ -18,15 +19,6 @@ from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import Timeline, simulate, simulate_in_flight
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, StageReport, evaluate, stage_report, tally
-from pipelab.fields import (
-    Flag,
-    Frozen,
-    checked_value,
-    derived,
-    given,
-    is_list,
-    whole_number,
-)
 from pipelab.flows import link_between
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage
@@ -50,7 +42,7 @@ class Lane(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PlacedTimeline(Frozen):
+class PlacedTimeline(fields.Frozen):
     """A placement's pipeline in inference; made by `pl.timeline_of`. Times are in seconds, rates in tokens/s.
 
     Attributes
@@ -94,7 +86,7 @@ class PlacedTimeline(Frozen):
         """Whether the microbatches go round (decode and mixed): each pass of one waits for its pass before."""
         return self.problem.workload.phase in ("decode", "mixed")
 
-    @derived
+    @fields.derived
     def lanes(self) -> tuple[Lane, ...]:
         """Stages and links in pipeline order, one for each rank of `timeline`."""
         costs, lanes = self.timeline.costs, []
@@ -125,9 +117,9 @@ class PlacedTimeline(Frozen):
     @property
     def fits(self) -> bool:
         """Whether memory holds `in_flight` microbatches on every stage."""
-        return self.in_flight <= given(self.evaluation.in_flight)
+        return self.in_flight <= fields.given(self.evaluation.in_flight)
 
-    @derived
+    @fields.derived
     def steady_rate(self) -> float:
         """Tokens/s of the full pipeline; filling and draining do not count.
 
@@ -161,7 +153,7 @@ class PlacedTimeline(Frozen):
             round_time(self.timeline.costs, self.in_flight, self.leaving) if self.returns else None
         )
 
-    @derived
+    @fields.derived
     def in_flight_needed(self) -> int:
         """Return the fewest microbatches in flight for which the steady rate equals the predicted rate to 1e-6."""
         return least_in_flight(
@@ -331,7 +323,7 @@ def lane_costs(evaluation: Evaluation) -> tuple[StageCosts, float]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TrainingTimeline(Frozen):
+class TrainingTimeline(fields.Frozen):
     """One training step of a placement's pipeline; made by `pl.timeline_of(…, training=True)`.
 
     Attributes
@@ -426,7 +418,7 @@ class TrainingTimeline(Frozen):
         """Model FLOPs utilization (`Roofline.mfu`); None where the cost model does not count FLOPs."""
         return self.problem.costs.mfu(self.problem, self.placement, self.rate)
 
-    @derived
+    @fields.derived
     def labels(self) -> tuple[str, ...]:
         """Return every rank in words, such as "stage 1: 20 layers on 2 × A100"."""
         return tuple(stage_label(self.evaluation, i) for i in range(len(self.placement)))
@@ -474,7 +466,7 @@ class TrainingTimeline(Frozen):
                 for stage, peak in zip(self.stages, timeline.peak_memory, strict=True)
             ]
             columns["memory_offered_gb"] = self.limits_gb
-            columns["recompute"] = given(self.recompute)
+            columns["recompute"] = fields.given(self.recompute)
         return data_frame(columns)
 
     def __repr__(self) -> str:
@@ -561,7 +553,7 @@ def training_timeline(
         raise InvalidValue(what, [("problem.workload.phase", load.phase, expected)])
     if microbatches is None:
         microbatches = load.microbatches if load.phase == "training" else 4 * len(placement)
-    microbatches = whole_number(what, "microbatches", microbatches)
+    microbatches = fields.whole_number(what, "microbatches", microbatches)
     order = make_schedule(schedule, len(placement), microbatches)
     if columns_of(order).forward_only:
         expected = "expected a schedule with backwards, such as '1F1B'; without training=True, forwards run alone"
@@ -610,14 +602,14 @@ def _of_parts(
         expected = "expected a cost model that knows what training keeps, such as Roofline"
         raise InvalidValue("timeline_of", [(name, stated[name], expected)])
     modes = [cast(str, recompute or "none")] * len(stages)
-    if is_list(recompute):
+    if fields.is_list(recompute):
         modes = list(recompute or ())
         if len(modes) != len(stages):
             expected = f"expected one for each of {len(stages)} stages, or one for all"
             raise InvalidValue("timeline_of", [("recompute", recompute, expected)])
     columns = columns_of(order)
     sizes = columns.part_layers([len(report.stage.layers) for report in stages]).tolist()
-    ends, fields = list(accumulate(sizes)), np.zeros((len(TrainingCost._fields), order.stages))
+    ends, taken = list(accumulate(sizes)), np.zeros((len(TrainingCost._fields), order.stages))
 
     def ask(rank: int, how: str) -> np.ndarray:
         mine, more = np.flatnonzero(columns.holder == rank).tolist(), dict(recipe)
@@ -628,19 +620,19 @@ def _of_parts(
                 continue
             layers = range(ends[part] - sizes[part], ends[part])
             report = report_of(problem, Stage(layers, stages[rank].stage.gpus))
-            fields[:, part] = problem.costs.training_cost(problem, report, **more)
+            taken[:, part] = problem.costs.training_cost(problem, report, **more)
             if not known:  # a microbatch counts once, however many parts share it
-                fields[5, part] /= len(mine)
+                taken[5, part] /= len(mine)
         if columns.holder[0] == columns.holder[-1] == rank:
-            fields[3:5, -1] *= not_shared(problem.model, sizes[-1])
-        return fields[:, mine]
+            taken[3:5, -1] *= not_shared(problem.model, sizes[-1])
+        return taken[:, mine]
 
     for rank, held in enumerate(columns.held_counts):
         if modes[rank] == "auto":
             need, offer = needed_gb(ask(rank, "none"), held), min(stages[rank].memory_limit_gb)
             modes[rank] = "none" if fits_in(need, offer) else "full"
         ask(rank, modes[rank])
-    return fields, tuple(modes) if known else None
+    return taken, tuple(modes) if known else None
 
 
 def report_of(problem: Problem, stage: Stage) -> StageReport:
@@ -777,7 +769,7 @@ def timeline_of(
     1 microbatch in flight: 82.56 tokens/s, 61.3% of the rate of 134.6, which 2 would reach.
     """
     trains = isinstance(problem, Problem) and problem.workload.phase == "training"
-    if checked_value("timeline_of", "training", training, Flag) or trains:
+    if fields.checked_value("timeline_of", "training", training, fields.Flag) or trains:
         if in_flight is not None:
             expected = "expected None: a training step holds what its schedule says"
             raise InvalidValue("timeline_of", [("in_flight", in_flight, expected)])
@@ -788,14 +780,14 @@ def timeline_of(
     placement = placement_in(placement, "timeline_of")
     evaluation = evaluate(problem, placement)
     if in_flight is not None:
-        in_flight = whole_number("timeline_of", "in_flight", in_flight)
+        in_flight = fields.whole_number("timeline_of", "in_flight", in_flight)
         evaluation = with_memory_for(problem, placement, in_flight) or evaluation
     costs, leaving = lane_costs(evaluation)
     if in_flight is None:
-        in_flight = given(evaluation.in_flight)
+        in_flight = fields.given(evaluation.in_flight)
     if microbatches is None:
         microbatches = 3 * in_flight
-    microbatches = whole_number("timeline_of", "microbatches", microbatches)
+    microbatches = fields.whole_number("timeline_of", "microbatches", microbatches)
     timeline = simulate_in_flight(costs, microbatches, in_flight, leaving)
     return PlacedTimeline(
         problem=problem,
