@@ -271,3 +271,14 @@ def nearest(name: Any, known: Any) -> str:
     starts = [low for low in lowered if low.startswith(wanted)] if wanted else []
     hint = f"did you mean {lowered[(close or starts)[0]]!r}? " if close or starts else ""
     return f"{hint}Known: {', '.join(known)}"
+
+
+def refuse_unknown(what: str, name: Any, known: Any) -> None:
+    """Raise `UnknownName` unless a name is one of those that are known.
+
+    >>> refuse_unknown("method", "jiont", ["joint", "even"])
+    Traceback (most recent call last):
+    pipelab.errors.UnknownName: there is no method 'jiont'; did you mean 'joint'? Known: joint, even
+    """
+    if not isinstance(name, str) or name not in known:
+        raise UnknownName(f"there is no {what} {shown(name)}; {nearest(name, known)}")

@@ -24,7 +24,7 @@ from pipelab.engine.methods.single_gpu import solve_single_gpu
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.runs_on import best_start
 from pipelab.engine.training import TrainingResult
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidValue, UnknownName, nearest, refuse_unknown
 from pipelab.interrupts import noted_interrupts
 from pipelab.problem import Problem
 from pipelab.reproductions import reproduction
@@ -217,12 +217,10 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     ------
     UnknownName, InvalidValue
     """
-    if not isinstance(method, str) or method not in METHODS:
-        raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
+    refuse_unknown("method", method, METHODS)
     options = dict(options)
     objective = options.pop("objective", "throughput")
-    if not isinstance(objective, str) or objective not in OBJECTIVES:
-        raise UnknownName(f"there is no objective {objective!r}; {nearest(objective, OBJECTIVES)}")
+    refuse_unknown("objective", objective, OBJECTIVES)
     searched = OBJECTIVES[objective]
     if searched and method not in ("auto", "aggregated"):
         expected = f"expected 'auto' or 'aggregated', which prove objective={objective!r}"

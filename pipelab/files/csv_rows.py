@@ -25,7 +25,7 @@ from typing import (
 )
 
 from pipelab.display import DataFrame
-from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
+from pipelab.errors import InvalidData, InvalidValue, nearest, refuse_unknown, shown
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.reading_and_writing import read_text
 
@@ -272,6 +272,5 @@ def saved_run(name: str) -> DataFrame:
     import pandas as pd
 
     there = sorted(path.stem for path in data_dir().glob("*_runs.csv"))
-    if name not in there:
-        raise UnknownName(f"there is no saved run {name!r}; {nearest(name, there)}")
+    refuse_unknown("saved run", name, there)
     return pd.read_csv(data_dir() / f"{name}.csv")

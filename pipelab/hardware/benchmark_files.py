@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 from pydantic import AllowInfNan, Strict
 
-from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
+from pipelab.errors import InvalidData, InvalidValue, nearest, refuse_unknown, shown
 from pipelab.fields import (
     Count,
     NotNegative,
@@ -72,9 +72,8 @@ def _stated_facts(given: Mapping[str, Any]) -> StatedFacts:
         stated = StatedFacts(**given)
     except InvalidValue as error:
         raise InvalidValue("calibrate", error.problems) from None
-    if stated.model is not None and stated.model not in models().index:
-        known = nearest(stated.model, models().index)
-        raise UnknownName(f"there is no model {shown(stated.model)}; {known}")
+    if stated.model is not None:
+        refuse_unknown("model", stated.model, models().index)
     return stated
 
 

@@ -33,7 +33,7 @@ from pipelab.engine.instance import instance_of
 from pipelab.engine.methods import joint
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.tolerances import LAST_BITS
-from pipelab.errors import InvalidPlacement, UnknownName, nearest
+from pipelab.errors import InvalidPlacement, refuse_unknown
 from pipelab.evaluation import evaluate
 from pipelab.problem import Problem
 from pipelab.reproductions import reproduction
@@ -72,8 +72,7 @@ def rules(problem: Problem, segments: str = "all", deadline: Deadline = NEVER) -
     UnknownName
         There is no such choice of segments.
     """
-    if segments not in SEGMENTS:
-        raise UnknownName(f"there is no segments={segments!r}; {nearest(segments, SEGMENTS)}")
+    refuse_unknown("choice of segments", segments, SEGMENTS)
     if segments == "as_run":
         return reproduction("segments='as_run'")(problem, deadline)
     alone = replace(problem, max_gpus_per_stage=1)

@@ -19,7 +19,7 @@ from pipelab.engine.methods.fronts import raise_floor
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
-from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.fields import Flag, Frozen, checked_arguments, described, given
 from pipelab.problem import Problem
 
@@ -167,9 +167,7 @@ def trade_off(
     >>> [(len(p.placement.gpus), round(p.throughput, 3)) for p in curve.points]
     [(4, 345.494), (2, 301.784), (1, 217.52)]
     """
-    known = (*_AGAINST, *_LEAST, _TPOT)
-    if not isinstance(against, str) or against not in known:
-        raise UnknownName(f"there is no against={shown(against)}; {nearest(against, known)}")
+    refuse_unknown("curve against", against, (*_AGAINST, *_LEAST, _TPOT))
     refuse_training(problem, "trade_off")
     asked = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "waiting_ms": waiting_ms, "pools": pools}
     requests = against == _TPOT or any(asked.values())

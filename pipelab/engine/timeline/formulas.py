@@ -15,8 +15,8 @@ import numpy as np
 from pipelab.engine.schedules.columns import a_schedule, columns_of
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.timeline import check_transfers
-from pipelab.errors import InvalidValue, PipelabError
+from pipelab.engine.timeline.timeline import TRANSFER_MODES
+from pipelab.errors import InvalidValue, PipelabError, refuse_unknown
 from pipelab.fields import Flag, checked_value, instance, is_list, whole_number
 from pipelab.schedules import LARGEST_SIZE, Schedule
 
@@ -236,7 +236,7 @@ def closed_forms(
     """
     columns = columns_of(a_schedule("closed_forms", schedule))
     instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
-    check_transfers(transfers)
+    refuse_unknown("transfer mode", transfers, TRANSFER_MODES)
     p, v, table = schedule.ranks, schedule.chunks, costs.tables(schedule)
     names = ("forward", "backward_input", "backward_weight")
     forward, back, weight = (v * float(table[name][0]) for name in names)

@@ -26,7 +26,7 @@ from pipelab.engine.schedules.columns import (
 )
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.fields import Flag, Frozen, checked_value, derived, instance, whole_number
 from pipelab.schedules import KINDS, Action, Schedule
 
@@ -516,7 +516,7 @@ def simulate(
     a_schedule("simulate", schedule)
     instance("simulate", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     waits = checked_value("simulate", "synchronous_optimizer", synchronous_optimizer, Flag)
-    check_transfers(transfers)
+    refuse_unknown("transfer mode", transfers, TRANSFER_MODES)
     took, graph = costs.times(schedule), runnable(schedule).graph
     ends = graph.finish(took, queued=transfers == "queued")
     return Timeline(
@@ -595,11 +595,3 @@ def simulate_in_flight(
         graph=loop,
         ends=ends,
     )
-
-
-def check_transfers(transfers: str) -> None:
-    """Raise `UnknownName` for an unknown transfer mode."""
-    if not isinstance(transfers, str) or transfers not in TRANSFER_MODES:
-        raise UnknownName(
-            f"transfers {shown(transfers)} is not known; {nearest(transfers, TRANSFER_MODES)}"
-        )
