@@ -13,16 +13,7 @@ from functools import cache, partial
 from io import StringIO
 from pathlib import Path
 from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pipelab.display import DataFrame
 from pipelab.errors import InvalidData, InvalidValue, nearest, refuse_unknown, shown

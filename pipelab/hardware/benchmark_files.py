@@ -16,15 +16,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AllowInfNan, Strict
 
 from pipelab.errors import InvalidData, InvalidValue, nearest, refuse_unknown, shown
-from pipelab.fields import (
-    Count,
-    NotNegative,
-    Positive,
-    checked,
-    described,
-    instance,
-    is_list,
-)
+from pipelab.fields import Count, NotNegative, Positive, checked, described, instance, is_list
 from pipelab.files.csv_rows import Row, place
 from pipelab.files.reading_and_writing import json_of, named, path_of, read_text
 from pipelab.hardware.calibration import Calibration, Measurement, fit_constants, read_measurements

@@ -47,13 +47,7 @@ _COSTS = {
     "activation_overhead": "activation_overhead",
     _UNITS: _UNITS,
 }
-_REQUIRED = (
-    *_WORKLOAD,
-    "num_decoder_layers",
-    "d_model",
-    "d_hidden",
-    "layer_weight_memory_gb",
-)
+_REQUIRED = (*_WORKLOAD, "num_decoder_layers", "d_model", "d_hidden", "layer_weight_memory_gb")
 # The write-up's files carry these too; no stage or link depends on them; see `author_settings`.
 _UNUSED = ("vocab_size", "num_attention_heads", "time_limit_seconds", "optimality_gap")
 _KNOWN = (*_MODEL.values(), *_WORKLOAD, *_COSTS.values(), *_RULES, _SAME, *_UNUSED)

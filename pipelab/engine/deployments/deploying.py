@@ -51,12 +51,7 @@ from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
-from pipelab.engine.runs_on import (
-    as_engine_runs,
-    identical_hosts,
-    starts_of,
-    why_not_here,
-)
+from pipelab.engine.runs_on import as_engine_runs, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
 from pipelab.engine.stage_table import FreeGPUs

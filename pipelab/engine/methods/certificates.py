@@ -383,13 +383,7 @@ def certificate(result: Result) -> Certificate:
     if rate is None:
         return unpriced
     prices, values = dual_prices(instance, rate)
-    proof = replace(
-        unpriced,
-        rate=rate,
-        by="dual prices",
-        prices=prices,
-        values=values,
-    )
+    proof = replace(unpriced, rate=rate, by="dual prices", prices=prices, values=values)
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof

@@ -31,11 +31,7 @@ _TIME_RATIO = 1_000.0  # to the bound: placements that take longer are searched 
 # Of an objective: its name, its unit, and the name of its bound among the details.
 _NAMES = {
     "latency": ("seconds_per_pass", "seconds per pass", "bound_seconds"),
-    "cost": (
-        "usd_per_million_tokens",
-        "$ per million tokens",
-        "bound_usd_per_million_tokens",
-    ),
+    "cost": ("usd_per_million_tokens", "$ per million tokens", "bound_usd_per_million_tokens"),
 }
 _NARROW_RANGE_RATIO = 1.3  # a range of rates is not halved below this ratio of its ends
 

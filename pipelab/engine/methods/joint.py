@@ -61,12 +61,7 @@ def _rounded(amount: float) -> str:
     return f"{amount:,.0f}" if amount >= 10 else f"{amount:.2g}"
 
 
-def refuse_beyond_memory(
-    what: str,
-    size: Mapping[str, int],
-    need: float,
-    advice: str,
-) -> None:
+def refuse_beyond_memory(what: str, size: Mapping[str, int], need: float, advice: str) -> None:
     """Raise `TooLarge` if more gigabytes are needed than are free.
 
     The message has every count of `size`, the memory needed and there, and what would help.

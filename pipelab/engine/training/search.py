@@ -16,13 +16,7 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.tolerances import PROVEN_WITHIN
-from pipelab.engine.training.bounds import (
-    MOST_REAL_S,
-    RuleBounds,
-    Suffixes,
-    of_ranks,
-    step_times,
-)
+from pipelab.engine.training.bounds import MOST_REAL_S, RuleBounds, Suffixes, of_ranks, step_times
 from pipelab.engine.training.stages import Merged, TrainingStages, least_slowest, merged
 
 MOST_NODES = 2_500_000
