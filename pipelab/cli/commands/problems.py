@@ -23,6 +23,8 @@ from pipelab.cli.printing import print_deployment, print_evaluation, print_resul
 from pipelab.display import DataFrame
 from pipelab.engine.methods import MethodName, ObjectiveName
 from pipelab.errors import InvalidValue, nearest
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import read_rows
 from pipelab.files.reading_and_writing import write_to
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def _json_path(path: Text) -> Text:
 
 
 _PLAN = ".json"
+_ENGINES = read_rows(data_dir() / "engine_rules.csv", ["engine"])
 _kept = partial(option, callback=_json_path)
 CaseOfPlan = Annotated[Text, option("Of a plan: its case, if the plan does not name it.", "--case")]
 RunsOn = Annotated[
@@ -225,9 +228,7 @@ def evaluate(
 
 def settings(
     context: typer.Context,
-    engine: Annotated[
-        str, option("vLLM, llama.cpp, SGLang, Megatron, torchtitan, TensorRT-LLM or transformers.")
-    ],
+    engine: Annotated[str, option(f"One of {', '.join(row.cells['engine'] for row in _ENGINES)}.")],
     case_or_plan: Annotated[
         Text, typer.Argument(help="A case to solve, or a plan written by solve --output.")
     ] = None,

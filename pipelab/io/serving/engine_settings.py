@@ -103,8 +103,8 @@ def settings(
         Of a result, its placement; of a deployment, each of its pipelines; of a training step
         (`pl.timeline_of(…, training=True)`, or a result of `objective="step_time"`) its schedule,
         microbatches and recomputation, too, for Megatron and torchtitan.
-    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers"}
-        The engine that is to run it.
+    engine : str
+        The engine that is to run it, by its name in `data/engine_rules.csv`.
     hosts : str or sequence of str, optional
         The address of every GPU's host, by GPU id; one text where all are on one host. By default a
         machine of the cluster is a host (`GPU.machine`), and the script takes the addresses from the
@@ -185,9 +185,14 @@ def _of_pipelines(
 def _launched(plan: EnginePlan) -> EngineSettings:
     """Fill in the engine's template for a plan that the engine can run."""
     check(plan)
-    template = _templates().get_template(f"{plan.engine}.sh.j2")
+    templates, name = _templates(), f"{plan.engine}.sh.j2"
+    if name not in templates.list_templates():
+        expected = (
+            f"expected its template in pipelab/io/serving/templates/{name}; see docs/adding.md"
+        )
+        raise plan.refuse("engine", plan.engine, expected)
     serves = not rules_of(plan.engine).trains
-    filled: Any = template.make_module({"plan": plan, "serves": serves})
+    filled: Any = templates.get_template(name).make_module({"plan": plan, "serves": serves})
     return EngineSettings(
         engine=plan.engine,
         version=filled.version,
