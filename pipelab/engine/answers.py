@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["CostOfRules", "PlanAnswer", "ProvenAnswer", "Result", "placement_in", "rated_result"]
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ProvenAnswer(Frozen, ABC):
     """An answer with its proof, or with how far from the best it may be.
 
@@ -33,15 +34,30 @@ class ProvenAnswer(Frozen, ABC):
     ----------
     status : str
         "optimal", "feasible", "infeasible" or "unknown".
+    bound : float or None
+        Nothing is better; None where nothing was proven.
+    seconds : float
+        From the call to the answer.
+    size : mapping of str to int
+        What was searched.
+    solver : str
+        Name and version; empty where none was called.
     reason : str
         Why there is none, or why its proof is missing.
     stopped_by : str or None
         What ended the search early.
+    details : mapping
+        What only this search has.
     """
 
     status: str
-    reason: str
-    stopped_by: str | None
+    bound: float | None = None
+    seconds: float
+    size: Mapping[str, int] = field(default_factory=dict)
+    solver: str = ""
+    reason: str = ""
+    stopped_by: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     @abstractmethod
@@ -101,6 +117,7 @@ class ProvenAnswer(Frozen, ABC):
         return f"<p class='{NO_FORMULAS}'>{head}</p>{below}"
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PlanAnswer(ProvenAnswer):
     """An answer with plans: those that one engine can start, or any.
 
@@ -113,8 +130,9 @@ class PlanAnswer(ProvenAnswer):
     """
 
     problem: Problem
-    runs_on: str
-    any_engine: Callable[..., Any] | None
+    throughput: float | None = None
+    runs_on: str = ""
+    any_engine: Callable[..., Any] | None = field(default=None, repr=False)
 
     @property
     def _timed_as(self) -> str:
@@ -225,23 +243,11 @@ class Result(PlanAnswer):
         Solves for all plans; see `cost_of_rules`.
     """
 
-    problem: Problem
     method: str
-    status: str
     placement: Placement | None = None
-    throughput: float | None = None
-    bound: float | None = None
-    seconds: float
-    size: Mapping[str, int] = field(default_factory=dict)
-    solver: str = ""
-    reason: str = ""
-    stopped_by: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
     objective: Objective | None = None
     memory_for: int | None = None
     batches: tuple[int, ...] = ()
-    runs_on: str = ""
-    any_engine: Callable[..., "Result"] | None = field(default=None, repr=False)
 
     @property
     def in_flight(self) -> int | None:

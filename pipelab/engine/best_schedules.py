@@ -21,7 +21,7 @@ for shorter actions and less memory holds for the true ones.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from html import escape
 from importlib.metadata import version
@@ -630,15 +630,9 @@ class BestSchedule(ProvenAnswer):
 
     question: Question
     objective: str
-    status: str
-    timeline: Timeline | None
-    bound: float | None
-    first: dict[str, float]
-    seconds: float
+    timeline: Timeline | None = None
+    first: Mapping[str, float] = field(default_factory=dict)
     value: float | None = None
-    reason: str = ""
-    stopped_by: str | None = None
-    solver: str = ""
 
     @property
     def schedule(self) -> Schedule | None:
@@ -808,9 +802,6 @@ def best_schedule(
                 question=question,
                 objective=objective,
                 status="infeasible",
-                timeline=None,
-                bound=None,
-                first={},
                 seconds=deadline.spent,
                 reason=missing,
             )

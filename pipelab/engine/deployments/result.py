@@ -15,7 +15,6 @@ from pipelab.engine.prices import price_per_hour
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
 from pipelab.fields import given
-from pipelab.problem import Problem
 from pipelab.requests import Limits, Service
 
 
@@ -95,21 +94,9 @@ class Deployment(PlanAnswer, DeploymentPlan):
         The proof covers pipelines alone.
     """
 
-    problem: Problem
-    status: str
     pipelines: tuple[Pipeline, ...]
-    throughput: float | None
-    bound: float | None
     at_least: float
-    seconds: float
-    size: Mapping[str, int] = field(default_factory=dict)
-    solver: str = ""
-    reason: str = ""
-    stopped_by: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
     again: "Callable[..., Deployment] | None" = field(default=None, repr=False)
-    runs_on: str = ""
-    any_engine: "Callable[..., Deployment] | None" = field(default=None, repr=False)
     limits: Limits | None = None
     single: bool = False
 

@@ -1,10 +1,8 @@
 """What `flow` returns: stages that may overlap, the ways through them, and how far they may be from the best."""
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from pipelab.deployment_and_flow import FlowPlan
 from pipelab.display import DataFrame, counted, data_frame, rate, table
@@ -53,15 +51,7 @@ class Flow(ProvenAnswer, FlowPlan):
     """
 
     problem: Problem
-    status: str
-    throughput: float | None
-    bound: float | None
-    seconds: float
-    size: Mapping[str, int] = field(default_factory=dict)
-    solver: str = ""
-    reason: str = ""
-    stopped_by: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    throughput: float | None = None
 
     @property
     def _goal(self) -> tuple[float | None, float | None, bool]:
