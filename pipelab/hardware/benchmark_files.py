@@ -171,14 +171,12 @@ def _results(path: Path) -> list[_BenchmarkRecord]:
     objects = whole if isinstance(whole, list) else [whole]
     if not objects:
         raise InvalidData(f"{named(path)}: an empty list; expected results of a benchmark")
-    for n, one in enumerate(objects, start=1):
-        if not isinstance(one, dict):
-            expected = "expected an object with fields"
-            raise InvalidData(f"{named(path)}, result {n}: {shown(one)}: {expected}")
-    return [
-        _BenchmarkRecord(f"{named(path)}, result {n}", one)
-        for n, one in enumerate(objects, start=1)
-    ]
+    records = [_BenchmarkRecord(f"{named(path)}, result {n}", x) for n, x in enumerate(objects, 1)]
+    for record in records:
+        if not isinstance(record.fields, dict):
+            given = shown(record.fields)
+            raise InvalidData(f"{record.place}: {given}: expected an object with fields")
+    return records
 
 
 _Refused = Iterator[tuple[str, str]]  # fields that no time can be read with, and what was expected

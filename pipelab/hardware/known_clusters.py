@@ -243,41 +243,28 @@ def _cluster(
             )
     group = np.repeat(np.arange(len(nodes)), [n.count for n in nodes])
     gpus = tuple(g for n in nodes for g in (n.gpu,) * n.count)
-    return Cluster(gpus, _bandwidth(nodes), group, _latency(nodes))
+    bandwidth, latency = _links(nodes)
+    return Cluster(gpus, bandwidth, group, latency)
 
 
-def _bandwidth(nodes: list[_NodeSpeeds]) -> np.ndarray:
-    """Return GB/s between nodes, and inside each on the diagonal."""
+def _links(nodes: list[_NodeSpeeds]) -> tuple[np.ndarray, np.ndarray]:
+    """Return GB/s and milliseconds between nodes; on the diagonal GB/s inside each, and no time inside a machine."""
+    site = np.array([n.facts.site for n in nodes])
+    machine = np.array([n.gpu.machine or f"node {i}" for i, n in enumerate(nodes)])
+    other_site, other_machine = (names[:, None] != names for names in (site, machine))
     between = [(n.facts.between_sites_gbit_per_s or np.inf) / 8 for n in nodes]
     outside, far, slot = (
         np.minimum.outer(rates, rates)
         for rates in ([n.outside for n in nodes], between, [n.slot for n in nodes])
     )
-    matrix = np.where(_other_sites(nodes), np.minimum(outside, far), outside)
-    matrix = np.where(_one_machine(nodes), slot, matrix)
-    np.fill_diagonal(matrix, [n.inside for n in nodes])
-    return matrix
-
-
-def _one_machine(nodes: list[_NodeSpeeds]) -> np.ndarray:
-    """Tell which nodes are in one machine; bool, (nodes, nodes)."""
-    machine = np.array([n.gpu.machine or f"node {i}" for i, n in enumerate(nodes)])
-    return machine[:, None] == machine
-
-
-def _other_sites(nodes: list[_NodeSpeeds]) -> np.ndarray:
-    """Tell which nodes are at different sites; bool, (nodes, nodes)."""
-    site = np.array([n.facts.site for n in nodes])
-    return site[:, None] != site
-
-
-def _latency(nodes: list[_NodeSpeeds]) -> np.ndarray:
-    """Return milliseconds between nodes; nothing inside a machine."""
+    bandwidth = np.where(other_site, np.minimum(outside, far), outside)
+    bandwidth = np.where(other_machine, bandwidth, slot)
+    np.fill_diagonal(bandwidth, [n.inside for n in nodes])
     network = [n.facts.network_latency_ms or 0.0 for n in nodes]
-    between = [n.facts.between_sites_latency_ms or 0.0 for n in nodes]
-    near, far = (np.maximum.outer(latency, latency) for latency in (network, between))
-    matrix = np.where(_other_sites(nodes), np.maximum(near, far), near)
-    return np.where(_one_machine(nodes), 0.0, matrix)
+    beyond = [n.facts.between_sites_latency_ms or 0.0 for n in nodes]
+    near, distant = (np.maximum.outer(latency, latency) for latency in (network, beyond))
+    latency = np.where(other_site, np.maximum(near, distant), near)
+    return bandwidth, np.where(other_machine, latency, 0.0)
 
 
 def clusters(path: str | Path | None = None) -> DataFrame:

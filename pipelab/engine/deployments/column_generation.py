@@ -964,17 +964,14 @@ class Generation:
                 loose = loose or column.rate < rate * (1 - ONE_ANSWER)
         return True, loose
 
-    def _record_progress(self) -> Progress:
+    def _report_progress(self) -> None:
         moment = Progress(
             seconds=self.deadline.spent, incumbent=self.value, bound=self.bound, nodes=self.rounds
         )
         self.progress.append(moment)
         if self.on_progress is not None:
             self.on_progress(moment)
-        return moment
-
-    def _report_progress(self) -> None:
-        self.deadline.ask(self._record_progress())
+        self.deadline.ask(moment)
 
 
 def _spread_out(rates: np.ndarray, profit: np.ndarray, profitable: np.ndarray) -> list[int]:

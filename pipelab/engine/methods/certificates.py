@@ -175,10 +175,7 @@ class Certificate(Frozen):
                 "memory_gb": [kind.memory_gb for kind in kinds],
                 "count": self.problem.cluster.kind_count,
                 "layers_per_gpu": [str(u) for u in self.prices],
-                "layers": [
-                    float(n * u)
-                    for n, u in zip(self.problem.cluster.kind_count, self.prices, strict=True)
-                ],
+                "layers": self.problem.cluster.kind_count * np.array(self.prices, dtype=float),
             }
         )
 

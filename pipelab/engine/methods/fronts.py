@@ -127,17 +127,13 @@ def _least_time(pairs: InFlightSearch, floor: float, incumbent: Placement | None
     except TooLarge as refusal:
         if incumbent is None:
             raise
-        return LeastUse(
-            placement=incumbent, bound=0.0, stopped_by=SETS, number=None, reason=str(refusal)
-        )
+        return LeastUse(incumbent, 0.0)._replace(stopped_by=SETS, reason=str(refusal))
     while bound < most * (1 - ATTAINED):
         wanted = min(most, bound * _TIME_RATIO) if longest > bound * _TIME_RATIO else most
         try:
             least = pairs.least("seconds", floor, wanted, bound)
         except TooLarge as refusal:
-            return LeastUse(
-                placement=incumbent, bound=bound, stopped_by=SETS, number=None, reason=str(refusal)
-            )
+            return LeastUse(incumbent, bound)._replace(stopped_by=SETS, reason=str(refusal))
         if least.placement is not None or least.stopped_by is not None or wanted == most:
             return least if least.placement is not None else least._replace(placement=incumbent)
         bound = wanted

@@ -83,12 +83,8 @@ def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Ca
     """Cut one stage per GPU by a rule and evaluate it; if it does not fit, the result has a reason and no placement."""
     began = time.perf_counter()
     order = tuple(range(len(problem.cluster))) if gpus is None else _checked(problem, gpus)
-    known: dict[str, Any] = {
-        "size": {"stages": len(order)},
-        "solver": "rule of thumb",
-        "seconds": 0.0,
-    }
-    result = partial(rated_result, problem, method, bound=None, **known)
+    known: dict[str, Any] = {"size": {"stages": len(order)}, "solver": "rule of thumb"}
+    result = partial(rated_result, problem, method, bound=None, seconds=0.0, **known)
     if len(order) > problem.model.layers:
         reason = f"{len(order)} GPUs for {problem.model.layers} layers; name fewer with gpus=(…)"
         answer = result(placement=None, reason=reason, details={"not_applicable": True})

@@ -223,13 +223,9 @@ def _shown(found: Iterable, done: int, total: int, progress: bool) -> Iterator:
 
 
 def _interrupted(partial: Sweep, path: Any) -> SweepInterrupted:
-    kept = (
-        f"they are kept in {path}, and the same call goes on from there"
-        if path
-        else (
-            "they are in this error's .sweep; with path=… a sweep keeps them and goes on where it stopped"
-        )
-    )
+    kept = "they are in this error's .sweep; with path=… a sweep keeps them and goes on where it stopped"
+    if path:
+        kept = f"they are kept in {path}, and the same call goes on from there"
     return SweepInterrupted(
         f"stopped with {len(partial.rows):,} of {partial.requested:,} rows; {kept}", partial
     )
