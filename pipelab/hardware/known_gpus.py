@@ -103,11 +103,9 @@ def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
     121.0
     """
     bundled = bundled_by_name("gpus.csv", "gpu_type", GPUFacts)
-    return bundled | ({} if path is None else _read(path_of("load_gpus", path)))
-
-
-def _read(path: Path) -> dict[str, GPUFacts]:
-    return read_by_name(path, "gpu_type", GPUFacts)
+    if path is None:
+        return dict(bundled)
+    return bundled | read_by_name(path_of("load_gpus", path), "gpu_type", GPUFacts)
 
 
 def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:
@@ -173,7 +171,7 @@ def gpus(path: str | Path | None = None) -> DataFrame:
     3350.0
     """
     path = data_dir() / "gpus.csv" if path is None else path_of("gpus", path)
-    _read(path)  # refuses what does not fit
+    read_by_name(path, "gpu_type", GPUFacts)  # refuses what does not fit
     table = frame_of(path, "gpu_type")
     numbers = table.select_dtypes("number").columns
     return table.astype(dict.fromkeys(numbers, float))

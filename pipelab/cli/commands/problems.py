@@ -7,18 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from pipelab.cli.commands.problem_options import (
-    VARIED,
-    Case,
-    Json,
-    Real,
-    Text,
-    Wanted,
-    Whole,
-    changed,
-    gpu_type,
-    option,
-)
+from pipelab.cli.commands import problem_options
+from pipelab.cli.commands.problem_options import Case, Json, Real, Text, Wanted, Whole, option
 from pipelab.cli.printing import print_deployment, print_evaluation, print_result, say, table_text
 from pipelab.display import DataFrame
 from pipelab.engine.methods import MethodName, ObjectiveName
@@ -324,7 +314,7 @@ def sweep(
     vary: Annotated[
         list[str],
         option(
-            f"NAME=VALUES with commas between, such as batch=8,16: {', '.join(VARIED)}, or with "
+            f"NAME=VALUES with commas between, such as batch=8,16: {', '.join(problem_options.VARIED)}, or with "
             "--gpus a GPU type for its count. Several are combined."
         ),
     ],
@@ -354,7 +344,7 @@ def sweep(
         axes[name] = values
     # what does not fit is refused here, and not by every point
     written = {name: axes[name][0] for name in axes if name == "output_tokens"}
-    changed(wanted, written).problem(case)
+    problem_options.changed(wanted, written).problem(case)
     make = partial(_point, wanted, case)
     limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
     # By this column a file is known to be that of another problem, and refused.
@@ -375,11 +365,11 @@ def _axis(text: str, wanted: Wanted) -> tuple[str, list[float]]:
 
     name, equals, values = (part.strip() for part in text.partition("="))
     plain = name.replace("-", "_")
-    if plain not in VARIED:
+    if plain not in problem_options.VARIED:
         if not wanted.gpus:
-            expected = f"expected one of these, or with --gpus a type; {nearest(name, VARIED)}"
+            expected = f"expected one of these, or with --gpus a type; {nearest(name, problem_options.VARIED)}"
             raise InvalidValue("sweep", [("--vary", name, expected)])
-        plain = gpu_type(name, load_gpus(wanted.gpu_facts))
+        plain = problem_options.gpu_type(name, load_gpus(wanted.gpu_facts))
     try:
         numbers = [float(v) if plain == "network_gbit" else int(v) for v in values.split(",")]
     except ValueError:
@@ -390,7 +380,7 @@ def _axis(text: str, wanted: Wanted) -> tuple[str, list[float]]:
 
 
 def _point(wanted: Wanted, case: str | None, problem: str = "", **point: Any) -> "Problem":
-    return changed(wanted, point).problem(case)
+    return problem_options.changed(wanted, point).problem(case)
 
 
 def node(context: typer.Context, as_json: Json = False, output: Table = None) -> None:
