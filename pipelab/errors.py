@@ -183,20 +183,9 @@ class TooLarge(PipelabError):
 
     Parameters
     ----------
-    message : str
+    message : str, optional
         What was counted, what is allowed and what would help.
-    size : dict of str to int
-        The exact counts; nothing was built to find them.
-
-    Attributes
-    ----------
-    size : dict of str to int
-        As given.
     """
-
-    def __init__(self, message: str, size: dict) -> None:
-        self.size = size
-        super().__init__(message)
 
 
 class SweepFailed(PipelabError):

@@ -196,8 +196,7 @@ def question_of(
     if actions > MOST_ACTIONS:
         raise TooLarge(
             f"{_WHAT}: {ranks} ranks and {microbatches} microbatches make {actions:,} actions, more "
-            f"than {MOST_ACTIONS:,}; `lower_bound` bounds the makespan of any number",
-            {"actions": actions},
+            f"than {MOST_ACTIONS:,}; `lower_bound` bounds the makespan of any number"
         )
     if memory is not None and split_backward and costs.weight_activation is None:
         expected = (

@@ -95,8 +95,7 @@ def ways_through(
     if len(left) * len(example) > _MOST_PAIRS:
         raise TooLarge(
             f"stages mix GPUs in {len(sets):,} ways that links tell apart; a smaller max_gpus_per_stage or "
-            "same_type_stages=True leaves fewer",
-            {"sets": len(sets)},
+            "same_type_stages=True leaves fewer"
         )
     pairs = np.stack([enter.reshape(-1), leave.reshape(-1)], axis=1)
     through, of = np.unique(pairs, axis=0, return_inverse=True)

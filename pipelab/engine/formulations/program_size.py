@@ -62,8 +62,7 @@ def count_candidates(problem: Problem) -> dict[str, int]:
         largest = min(problem.max_gpus_per_stage, len(problem.cluster))
         raise TooLarge(
             f"{problem.name} has up to {number:,} mixtures of {len(groups)} kinds of GPU in stages of up to {largest}; "
-            f"every pair is looked at, which {_MOST_COMPOSITIONS:,} allow. A smaller max_gpus_per_stage has fewer",
-            {"mixtures": number},
+            f"every pair is looked at, which {_MOST_COMPOSITIONS:,} allow. A smaller max_gpus_per_stage has fewer"
         )
     composition = compositions(problem, groups, members)
     # (C, U) for every kind of span

@@ -489,7 +489,7 @@ def most_held(
             number, steps, every_end = number + 1, steps + len(following), every_end | held
             if steps > _MOST_CASE_STEPS:
                 text = f"a proof without a solver would look at more than {number:,} cases"
-                raise TooLarge(text, {"cases": number})
+                raise TooLarge(text)
             for i in following:
                 taken, begins = stages[i]
                 after = tuple(map(sum, zip(used, taken, strict=True)))
@@ -526,7 +526,7 @@ def _mixtures(
     stages = spans * sum(math.comb(len(gpus) + k - 1, k) for k in range(1, largest + 1))
     if stages > _MOST_STAGES_CHECKED:
         text = f"the check would look at {stages:,} stages one by one"
-        raise TooLarge(text, {"stages": stages})
+        raise TooLarge(text)
     for number in range(1, largest + 1):
         for mixture in combinations_with_replacement(range(len(gpus)), number):
             one_type = len({gpus[k].type for k in mixture}) == 1

@@ -71,8 +71,7 @@ def refuse_beyond_memory(what: str, size: Mapping[str, int], need: float, advice
         return
     counted = ", ".join(f"{number:,} {name}" for name, number in size.items() if name != "segments")
     raise TooLarge(
-        f"{what} would have {counted}, about {_rounded(need)} GB; {_rounded(have)} GB may be used. {advice}",
-        dict(size),
+        f"{what} would have {counted}, about {_rounded(need)} GB; {_rounded(have)} GB may be used. {advice}"
     )
 
 

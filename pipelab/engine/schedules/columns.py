@@ -213,10 +213,7 @@ def _check_size(rounds: int, ranks: int) -> None:
     """Refuse what would take minutes or more memory than there is."""
     if rounds > _MOST_ROUNDS or rounds * ranks > _MOST_CELLS:
         expected = f"at most {_MOST_ROUNDS:,} and {_MOST_CELLS:,} cells are timed; take fewer microbatches or ranks"
-        raise TooLarge(
-            f"{rounds:,} rounds or more of actions on {ranks:,} ranks: {expected}",
-            {"rounds": rounds, "ranks": ranks},
-        )
+        raise TooLarge(f"{rounds:,} rounds or more of actions on {ranks:,} ranks: {expected}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -233,7 +233,7 @@ def _check_size(name: str, rule: ScheduleRule, ranks: int, microbatches: int, ch
     if passes > most:
         expected = f"at most {most:,} are listed one by one; take fewer microbatches or ranks"
         words = f"{name}: {passes:,} forwards (ranks · {factors}); {expected}"
-        raise TooLarge(words, {"forwards": passes})
+        raise TooLarge(words)
 
 
 def _check_chunks(name: str, rule: ScheduleRule, chunks: int | None) -> int:

@@ -166,7 +166,7 @@ def _refuse_too_many(what: str, number: int) -> None:
         message = (
             f"{what}: more than {_MOST_POINTS:,} points; choose some of them, or coarser steps"
         )
-        raise TooLarge(message, {"points": number})
+        raise TooLarge(message)
 
 
 def plain_points(

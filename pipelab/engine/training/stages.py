@@ -239,7 +239,7 @@ def stages_in_training(
         remedy = (
             f"at most {MOST_STAGES:,} and {MOST_LAYERS} are compared; take fewer GPUs per stage"
         )
-        raise TooLarge(f"step_time: {text}; {remedy}", {"stages": instance.rate.size})
+        raise TooLarge(f"step_time: {text}; {remedy}")
     recipe = {} if bytes_per_parameter is None else {"bytes_per_parameter": bytes_per_parameter}
     costs = {mode: np.zeros((8, *instance.rate.shape)) for mode in modes}
     known: dict[tuple, np.ndarray] = {}
