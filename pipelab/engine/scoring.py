@@ -96,11 +96,8 @@ class Score(Frozen):
         """Proven if it is the proven optimum; refused if it breaks a rule other than memory."""
         if not self.valid:
             return display.REFUSED if self.broken else display.DOES_NOT_FIT
-        return (
-            display.PROVEN
-            if self.best.status == "optimal" and given(self.share) >= 1 - ONE_ANSWER
-            else display.NOT_PROVEN
-        )
+        proven = self.best.status == "optimal" and given(self.share) >= 1 - ONE_ANSWER
+        return display.PROVEN if proven else display.NOT_PROVEN
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -113,11 +110,8 @@ class Score(Frozen):
         if not self.valid:
             unsaid = len(self.reasons) - 1
             more = f" (and {display.counted(unsaid, 'more reason')})" if unsaid else ""
-            none = (
-                f" Nor is any other: {self.best.reason}."
-                if self.best.status == "infeasible"
-                else ""
-            )
+            infeasible = self.best.status == "infeasible"
+            none = f" Nor is any other: {self.best.reason}." if infeasible else ""
             return f"This placement is not valid: {self.reasons[0]}{more}.{none}"
         first, *others = given(self.evaluation).bottlenecks
         more = f" and {others[0] if len(others) == 1 else f'{len(others)} more'}" if others else ""
@@ -211,9 +205,8 @@ def score(
     if not broken and not misfits:
         try:
             evaluation = evaluate(problem, placement)
-        except (
-            InvalidPlacement
-        ) as error:  # all fits, and still a stage has no rate: times left out of `Measured`
+        except InvalidPlacement as error:
+            # all fits, and still a stage has no rate: times left out of `Measured`
             broken = error.defects
     if best is None:
         best = solve(problem, time_limit=time_limit)

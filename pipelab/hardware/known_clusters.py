@@ -225,13 +225,12 @@ def _cluster(
             if first % (row.gpus_per_machine or per_node) == 0:
                 # two rows may hold machines of the same kind: all are counted
                 machine = f"{row.site}{row.gpu_type} machine no. {len(nodes) + 1}"
+            node = f"{row.site}{row.gpu_type}×{per_node} no. {len(nodes) + 1}"
             one = GPU(
                 type=row.gpu_type,
                 memory_gb=gpu.memory_gb,
                 usd_per_hour=gpu.usd_per_hour,
-                node=f"{row.site}{row.gpu_type}×{per_node} no. {len(nodes) + 1}"
-                if size > 1
-                else "",
+                node=node if size > 1 else "",
                 node_gb_per_s=inside if size > 1 else None,
                 machine=machine if row.gpus_per_machine else "",
             )

@@ -696,11 +696,9 @@ def _too_much(load: float, greatest: float, bound: float, what: str) -> str:
     """Give the reason where a load cannot be served."""
     if not greatest:
         return f"no pipeline fits, so {load:.7g} {what} cannot be served"
-    most = (
-        f"the most that these GPUs serve is {greatest:.7g} {what}"
-        if bound <= greatest * (1 + SOLVER)
-        else f"these GPUs serve at most {bound:.7g} {what} (found: {greatest:.7g})"
-    )
+    most = f"the most that these GPUs serve is {greatest:.7g} {what}"
+    if bound > greatest * (1 + SOLVER):
+        most = f"these GPUs serve at most {bound:.7g} {what} (found: {greatest:.7g})"
     clusters = math.ceil(load / greatest * (1 - SOLVER))
     short = f"{load - greatest:.7g} fewer than the load of {load:.7g}"
     return f"{most}, {short}; {clusters} such clusters would serve it"

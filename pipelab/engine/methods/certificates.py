@@ -142,11 +142,9 @@ class Certificate(Frozen):
                 f"{self.left_over} left over."
             )
         odd = [f"layer {i} counts as {v}" for i, v in enumerate(self.values, 1) if v != 1]
-        some = (
-            listed(odd)
-            if len(odd) <= 3
-            else f"layers count from {min(self.values)} to {max(self.values)}"
-        )
+        some = f"layers count from {min(self.values)} to {max(self.values)}"
+        if len(odd) <= 3:
+            some = listed(odd)
         return (
             f"There all GPUs together hold at most {self.total_price} layers ({priced}), and the model's {layers} "
             f"count as {self.total_value}: {some}."

@@ -367,10 +367,8 @@ def result_of(
 
 
 def _not_trusted(run: SolverRun) -> str:
-    claim = (
-        f"SCIP calls {run.objective:,.7g} {run.status} for this model"
-        if run.objective
-        else "SCIP finds nothing"
-    )
+    claim = "SCIP finds nothing"
+    if run.objective:
+        claim = f"SCIP calls {run.objective:,.7g} {run.status} for this model"
     source = "The M for links, taken from the code of the write-up's author, is too small here"
     return f"{source}: {claim}. That is set aside; the fastest stage is the bound"

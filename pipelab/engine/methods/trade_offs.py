@@ -59,11 +59,9 @@ class TradeOff(Frozen):
         Of deployments the number of pipelines and the gap in place of stages and bottleneck.
         """
         frame = data_frame([_row(self.problem, point) for point in self.points])
-        return (
-            frame
-            if self.points and frame["usd_per_hour"].notna().any()
-            else frame.drop(columns="usd_per_hour", errors="ignore")
-        )
+        if self.points and frame["usd_per_hour"].notna().any():
+            return frame
+        return frame.drop(columns="usd_per_hour", errors="ignore")
 
     def _repr_html_(self) -> str:
         return table(self.to_frame().drop(columns="placement", errors="ignore"))

@@ -658,9 +658,8 @@ def _wrong_order(columns: ScheduleArrays) -> Iterator[str]:
         forward, backward = columns.where(F), columns.where(I, B)
         forward_of = np.full(len(columns), -1)
         forward_of[backward] = forward
-        pairs.append(
-            np.where(forward_of == pairs[0], -1, forward_of)
-        )  # on the last stage both are the same
+        # on the last stage both are the same
+        pairs.append(np.where(forward_of == pairs[0], -1, forward_of))
     late = [
         (needs > np.arange(len(columns))) & (columns.rank[needs] == columns.rank) for needs in pairs
     ]

@@ -452,13 +452,9 @@ def _ratio(part: float, whole: float) -> float:
 def _stepped(time: np.ndarray, change: np.ndarray) -> Steps:
     """Return one step per moment, and one of no length before it where more was held for that moment alone."""
     amount = np.cumsum(change)
-    begins = (
-        np.flatnonzero(np.append(True, time[1:] != time[:-1]))
-        if len(time)
-        else np.zeros(0, np.int64)
-    )
-    if not len(begins):
+    if not len(time):
         return Steps(np.zeros(1), np.zeros(1))
+    begins = np.flatnonzero(np.append(True, time[1:] != time[:-1]))
     last = amount[np.append(begins[1:], len(time)) - 1]
     most, before = np.maximum.reduceat(amount, begins), np.append(0.0, last[:-1])
     shown = np.stack([most > np.maximum(before, last), np.ones(len(last), bool)], axis=1).ravel()

@@ -29,9 +29,8 @@ from pipelab.spans import Spans
 
 MOST_LAYERS = 400
 MOST_STAGES = 500_000  # compositions times kinds of span: the cost model is asked for each
-ABSENT_S = (
-    1e100  # seconds of what does not exist: more than any time, yet finite in sums and differences
-)
+# seconds of what does not exist: more than any time, yet finite in sums and differences
+ABSENT_S = 1e100
 _LONGEST_MESSAGE_SECONDS = 1e30  # seconds beyond which `StageCosts` takes no time
 
 RECOMPUTE = ("none", "selective", "full", "auto")
