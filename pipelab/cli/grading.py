@@ -69,9 +69,8 @@ def grade_folder(
     from tqdm import tqdm
 
     folder, rows = Path(folder), []
-    copies = sorted(
-        path for path in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts
-    )
+    notebooks = sorted(folder.rglob("*.ipynb"))
+    copies = [path for path in notebooks if ".ipynb_checkpoints" not in path.parts]
     if not copies:
         raise InvalidValue("grade", [("folder", str(folder), "expected a folder with notebooks")])
     for path in tqdm(copies, disable=not progress, unit="copy", leave=False):
@@ -286,9 +285,9 @@ def _failed(notebook: "NotebookNode") -> str:
         for output in cell.outputs
         if output.output_type == "error"
     ]
-    return (
-        f", but {counted(len(errors), 'cell')} failed, the first with {errors[0]}" if errors else ""
-    )
+    if not errors:
+        return ""
+    return f", but {counted(len(errors), 'cell')} failed, the first with {errors[0]}"
 
 
 def _test(name: str, stated: str | None, late: str, seed: int) -> dict[str, Any]:

@@ -74,9 +74,7 @@ def _print_times(problem: "Problem", evaluation: "Evaluation") -> None:
     passed = duration(evaluation.seconds_per_pass)
     some = f"{evaluation.in_flight} in flight"
     if problem.workload.phase == "prefill":
-        print(
-            f"A prompt has its first token after {passed} (TTFT) where nothing waits, with {some}"
-        )
+        print(f"A prompt has its first token after {passed} (TTFT) if nothing waits, with {some}")
     else:
         print(
             f"Every sequence gets a token every {duration(per_token)} (TPOT), with {some}; a pass takes {passed}"

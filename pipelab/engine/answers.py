@@ -399,9 +399,8 @@ class Result(PlanAnswer):
     def _repr_html_(self) -> str:
         expected = self._expected
         html = "" if expected is None else f"<p class='{NO_FORMULAS}'>{expected.html}</p>"
-        return self._shown(
-            self._title, html + (self.evaluation._repr_html_() if self.evaluation else "")
-        )
+        stages = self.evaluation._repr_html_() if self.evaluation else ""
+        return self._shown(self._title, html + stages)
 
 
 def rated_result(

@@ -229,9 +229,7 @@ def _ranks(costs: StageCosts, ranks: int | None) -> int:
         if isinstance(value := getattr(costs, name), tuple)
     }
     if ranks is None and not listed:
-        expected = (
-            "expected a number: the costs are the same for all ranks, so they do not say how many"
-        )
+        expected = "expected a number: costs that are the same for all ranks do not say how many"
         raise InvalidValue(_WHAT, [("ranks", ranks, expected)])
     ranks = fields.whole_number(
         _WHAT, "ranks", next(iter(listed.values())) if ranks is None else ranks
@@ -580,9 +578,7 @@ class Program:
             )
         if status == library.INFEASIBLE:
             return CpSatResult(starts=None, bound=self.most + 1, stopped_by=None)
-        raise RuntimeError(
-            f"CP-SAT calls a program {solver.status_name(status)}; a mistake in pipelab"
-        )
+        raise RuntimeError(f"CP-SAT calls a program {solver.status_name(status)}: a mistake here")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -104,9 +104,8 @@ class Comparison(Frozen):
     def _repr_html_(self) -> str:
         frame = self.to_frame()
         shown = {method: ended(result, html=True) for method, result in self.results.items()}
-        frame["outcome"] = [
-            shown.get(method, outcome.html) for method, outcome in self.outcomes.items()
-        ]
+        outcomes = self.outcomes.items()
+        frame["outcome"] = [shown.get(method, outcome.html) for method, outcome in outcomes]
         return table(frame, html=("outcome",))
 
 

@@ -222,9 +222,7 @@ def _steps(
     asked = options.get("schedule", "1F1B")
     asked = asked if asked == "best" else name_of(asked)
     if asked != "best" and asked not in known:
-        expected = (
-            f"expected one of {', '.join(known)}, or 'best': those that {engine} has for this model"
-        )
+        expected = f"expected 'best', or one that {engine} has: {', '.join(known)}"
         raise NotApplicable("runs_on", [("schedule", asked, expected)])
     again = options.get("recompute")
     for schedule in known if asked == "best" else [asked]:

@@ -137,9 +137,8 @@ class Score(Frozen):
         if self.valid:
             return given(self.evaluation).to_frame()
         columns = ["stage", "layers", "gpu", "gpu_type", "needed_gb", "offered_gb", "deficit_gb"]
-        frame = display.data_frame(
-            [[getattr(m, c) for c in columns] for m in self.misfits], columns=columns
-        )
+        rows = [[getattr(misfit, column) for column in columns] for misfit in self.misfits]
+        frame = display.data_frame(rows, columns)
         frame["layers"] = frame["layers"].map(len)
         return frame.assign(layers_that_fit=[m.most_layers for m in self.misfits])
 

@@ -309,9 +309,7 @@ class _Serving:
         """List why as many as the file says do not run at once all the time."""
         if stated.batch is not None or self.max_concurrency is None:
             return
-        expected = (
-            "expected all at once (inf), or places stay empty; give batch=…, as many as ran at once"
-        )
+        expected = "expected inf (all at once), or places stay empty; or give batch=…, how many ran"
         if str(self.request_rate).lower() not in ("none", "inf", "infinity"):
             yield "request_rate", expected
         if self.ramp_up_strategy:
@@ -446,9 +444,7 @@ def _tensor_parallel(result: _BenchmarkRecord) -> int:
         split = re.fullmatch(_PARALLEL, field)
         if split and str(value) not in ("1", "None", ""):
             if not split[1] or not re.fullmatch(r"[1-9]\d{0,3}", str(value)):
-                raise result.error(
-                    field, "expected one copy, all of whose layers are on the same GPUs"
-                )
+                raise result.error(field, "expected one copy, with all layers on the same GPUs")
             gpus = int(value)
     return gpus
 
@@ -513,9 +509,7 @@ def calibrate(
     facts = _stated_facts(stated)
     if stated and not any(map(_is_benchmark, files)):
         name, value = next(iter(stated.items()))
-        expected = (
-            f"expected none: {named(files[0])} already contains this; arguments are for {_FORMATS}"
-        )
+        expected = f"expected none: {named(files[0])} contains this; arguments are for {_FORMATS}"
         raise InvalidValue("calibrate", [(name, value, expected)])
     rows = []
     for file in files:

@@ -136,7 +136,6 @@ def models(path: str | Path | None = None) -> DataFrame:
     known = _read(path)
     table = frame_of(path, "model")
     table.insert(0, "parameters", [known[name].parameters() for name in table.index])
-    table.insert(
-        1, "parameters_a_token_meets", [known[name].parameters(active=True) for name in table.index]
-    )
+    met = [known[name].parameters(active=True) for name in table.index]
+    table.insert(1, "parameters_a_token_meets", met)
     return table

@@ -96,9 +96,7 @@ def solve(
 def deploy(
     context: typer.Context,
     case: Case = None,
-    at_least: Annotated[
-        Real, option("A load in tokens/s, to be served at the least price.")
-    ] = None,
+    at_least: Annotated[Real, option("A load in tokens/s, served at the least price.")] = None,
     batches: Annotated[
         Text, option("Batch sizes to choose from for each pipeline, such as 4,8,16.")
     ] = None,

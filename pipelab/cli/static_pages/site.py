@@ -91,9 +91,7 @@ def _check(folder: Path) -> None:
     except (OSError, ValueError) as error:
         raise refused(folder, "write", error) from None
     if not free:
-        expected = (
-            "expected a folder that is new, empty or an earlier copy; this one holds something else"
-        )
+        expected = "expected a folder that is new, empty or an earlier copy; it holds other files"
         raise InvalidValue("static_copy", [("folder", str(folder), expected)])
 
 

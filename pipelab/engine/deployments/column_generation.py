@@ -885,9 +885,8 @@ class Generation:
             if wide and offer.tokens < np.inf:
                 sure, loose = self._list_by_tables(MixTables(offer, self.deadline), per_gpu, short)
             else:
-                sure, loose = self._list_by_labels(
-                    Listing(offer, per_gpu, short, self.deadline, most_labels)
-                )
+                listing = Listing(offer, per_gpu, short, self.deadline, most_labels)
+                sure, loose = self._list_by_labels(listing)
             if loose and not offer.numbers.single:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
             else:
@@ -926,9 +925,8 @@ class Generation:
             listing.deadline.check()
             if self._best_rate.get((listing.offer.pool, gpus), 0.0) < rate * (1 - ONE_ANSWER):
                 attained = listing.offer.attained(stages)
-                self.add_column(
-                    PipelineColumn(rate=attained, gpus=gpus, offer=listing.offer, stages=stages)
-                )
+                column = PipelineColumn(attained, gpus, offer=listing.offer, stages=stages)
+                self.add_column(column)
                 loose = loose or attained < rate * (1 - ONE_ANSWER)
         return listing.complete, loose
 

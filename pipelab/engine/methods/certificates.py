@@ -306,9 +306,8 @@ class Certificate(Frozen):
     def _repr_html_(self) -> str:
         from html import escape
 
-        return f"<p>{escape(self.sentence)}</p>" + (
-            table(self.to_frame()) if self.rate is not None else ""
-        )
+        prices = table(self.to_frame()) if self.rate is not None else ""
+        return f"<p>{escape(self.sentence)}</p>{prices}"
 
 
 def certificate(result: Result) -> Certificate:
@@ -351,9 +350,7 @@ def certificate(result: Result) -> Certificate:
             "certificate", [("result", status, "expected a result that is optimal or infeasible")]
         )
     if result.under_limit:
-        expected = (
-            f"expected a result without limits; this is of placements of {result.under_limit}"
-        )
+        expected = f"expected one without limits; this is of placements of {result.under_limit}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
     if result.runs_on:
         expected = "expected a result among all placements; this proof knows no engine's rules"

@@ -40,9 +40,7 @@ from pipelab.reproductions import reproduction
 
 SEGMENTS = ("all", "as_run")
 _BEST_AS_RUN = "best among the segments of the author's run, which leave out others that fit"
-_NONE_AS_RUN = (
-    "no placement consists of segments of the author's run, which leave out others that fit"
-)
+_NONE_AS_RUN = "no placement has segments of the author's run, which leave out others that fit"
 _MISFIT_AS_RUN = "the author's run allows every GPU one layer, and SCIP's choice does not fit"
 
 
@@ -59,9 +57,8 @@ class SegmentRules:
     @property
     def restricted(self) -> bool:
         """Whether segments that fit are left out of the model."""
-        return len(self.starts) < self.problem.model.layers or bool(
-            (self.fits & ~self.allowed).any()
-        )
+        left_out = bool((self.fits & ~self.allowed).any())
+        return left_out or len(self.starts) < self.problem.model.layers
 
 
 def rules(problem: Problem, segments: str = "all", deadline: Deadline = NEVER) -> SegmentRules:

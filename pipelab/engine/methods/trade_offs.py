@@ -252,9 +252,8 @@ def _most_first(pairs: InFlightSearch, what: str, curve: Curve) -> None:
             curve.complete = False
             return
         # a price that is the same but for its last bits is no lower
-        less = uses - 1 if what == "gpus" else uses * (1 - ONE_ANSWER)
-        under = (
-            f"at most {less:.0f} GPUs" if what == "gpus" else "a lower price than the point before"
-        )
+        less, under = uses * (1 - ONE_ANSWER), "a lower price than the point before"
+        if what == "gpus":
+            less, under = uses - 1, f"at most {uses - 1:.0f} GPUs"
         details = {"under_limit": under}
         pairs = pairs.under(Budget(what, less))

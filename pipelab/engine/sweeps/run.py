@@ -62,9 +62,8 @@ class Sweep(Frozen):
         ended = ", ".join(f"{found[status]:,} {status}" for status in STATUSES if found[status])
         missing = self.requested - len(self.rows)
         open_points = f"; {missing:,} not reached" if missing else ""
-        return (
-            f"{self.requested:,} points in {self.seconds:.3g} s: {ended or 'no row'}{open_points}."
-        )
+        time_taken = f"{self.requested:,} points in {self.seconds:.3g} s"
+        return f"{time_taken}: {ended or 'no row'}{open_points}."
 
     def to_frame(self) -> DataFrame:
         """The rows as a table.

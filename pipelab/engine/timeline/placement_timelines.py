@@ -149,9 +149,9 @@ class PlacedTimeline(fields.Frozen):
     @property
     def time_per_token_s(self) -> float | None:
         """From one token of a sequence to its next, waiting included; None in prefill, which writes none."""
-        return (
-            round_time(self.timeline.costs, self.in_flight, self.leaving) if self.returns else None
-        )
+        if not self.returns:
+            return None
+        return round_time(self.timeline.costs, self.in_flight, self.leaving)
 
     @fields.derived
     def in_flight_needed(self) -> int:
@@ -227,9 +227,8 @@ class PlacedTimeline(fields.Frozen):
             }
         )
         if any(lane.wait for lane in self.lanes):
-            frame.insert(
-                2, "handed_on_after_seconds", [lane.seconds + lane.wait for lane in self.lanes]
-            )
+            handed_on = [lane.seconds + lane.wait for lane in self.lanes]
+            frame.insert(2, "handed_on_after_seconds", handed_on)
         return frame
 
     def __repr__(self) -> str:

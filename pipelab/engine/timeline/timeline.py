@@ -437,9 +437,8 @@ class Timeline(Frozen):
         return f"<Timeline {self.schedule.name}: {measures}>"
 
     def _repr_html_(self) -> str:
-        peak = ", ".join(map(str, self.peak_in_flight[:16])) + (
-            " …" if self.schedule.ranks > 16 else ""
-        )
+        more = " …" if self.schedule.ranks > 16 else ""
+        peak = ", ".join(map(str, self.peak_in_flight[:16])) + more
         head = {"schedule": self.schedule.name, "ranks": self.schedule.ranks}
         return table(data_frame([{**head, **self.measures(), "peak_in_flight": peak}]))
 

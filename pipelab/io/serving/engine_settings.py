@@ -187,9 +187,7 @@ def _launched(plan: EnginePlan) -> EngineSettings:
     check(plan)
     templates, name = _templates(), f"{plan.engine}.sh.j2"
     if name not in templates.list_templates():
-        expected = (
-            f"expected its template in pipelab/io/serving/templates/{name}; see docs/adding.md"
-        )
+        expected = f"expected a template pipelab/io/serving/templates/{name}; see docs/adding.md"
         raise plan.refuse("engine", plan.engine, expected)
     serves = not rules_of(plan.engine).trains
     filled: Any = templates.get_template(name).make_module({"plan": plan, "serves": serves})
