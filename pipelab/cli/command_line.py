@@ -134,9 +134,7 @@ def reproduce(
     from pipelab.course.ledger import reproduce as run
 
     if csv == html == "-":
-        raise InvalidValue(
-            "reproduce", [("--csv and --html", "-", "expected at most one on standard output")]
-        )
+        raise InvalidValue("reproduce", [("--csv and --html", "-", "expected at most one of them")])
     ledger = run(documents or None, progress=True)
     for target, text in ((csv, ledger.csv), (html, ledger.html)):
         if target is not None:

@@ -38,7 +38,7 @@ from pipelab.engine.deadline import Deadline, Stop, deadline_of
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.engine.timeline.costs import StageCosts
+from pipelab.engine.timeline.costs import OF_ACTIONS, StageCosts
 from pipelab.engine.timeline.formulas import bounds, held_at_most
 from pipelab.engine.timeline.timeline import Timeline, simulate
 from pipelab.engine.tolerances import PROVEN_WITHIN
@@ -99,9 +99,7 @@ class Question(fields.Frozen):
     @fields.derived
     def length(self) -> dict[str, np.ndarray]:
         """Return how long an action of each kind takes on each rank."""
-        forward, back, weight = (
-            self.table[n] for n in ("forward", "backward_input", "backward_weight")
-        )
+        forward, back, weight = (self.table[name] for name in OF_ACTIONS)
         return {"F": forward, "I": back, "W": weight, "B": back + weight}
 
     @fields.derived
@@ -915,7 +913,7 @@ class _ScheduleSearch:
             result = program.solve(self.deadline, workers, lambda *known: self._tell(unit, *known))
             if result.bound > high:
                 raise RuntimeError(
-                    "CP-SAT calls a program infeasible that has a known solution; a mistake in pipelab"
+                    "CP-SAT calls a program with a solution infeasible: a mistake here"
                 )
             self._take(whole, result)
             low, self.stopped_by = max(low, result.bound), result.stopped_by

@@ -152,9 +152,8 @@ def compare(
     given = tuple(methods) if is_list(methods) else ()
     if not is_list(methods) or not all(isinstance(method, str) for method in given):
         example = [methods] if isinstance(methods, str) else ["joint", "even"]
-        raise InvalidValue(
-            "compare", [("methods", methods, f"expected a list of methods, such as {example}")]
-        )
+        expected = f"expected a list of methods, such as {example}"
+        raise InvalidValue("compare", [("methods", methods, expected)])
     for name in options:
         if name not in given:
             raise UnknownName(

@@ -123,9 +123,7 @@ class EngineStages(WrappedCosts):
             return CostModel.stage_tables(self, *asked)
         tables = self.costs.stage_tables(*asked)
         whole = model.spans.layers == model.layers
-        starts = np.array(
-            [self._starts(kinds, row, whole) & np.ones_like(whole) for row in composition]
-        )
+        starts = [self._starts(kinds, row, whole) & np.ones_like(whole) for row in composition]
         return tables._replace(throughput=np.where(starts, tables.throughput, 0.0))
 
     def _starts(self, kinds: Sequence[GPU], counts: np.ndarray, whole: Any) -> Any:

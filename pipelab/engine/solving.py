@@ -156,9 +156,8 @@ def solve(
     ('optimal', 301.784, (0, 1), 'aggregated')
     """
     if not isinstance(problem, Problem):
-        raise InvalidValue(
-            "solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")]
-        )
+        expected = "expected a Problem, such as load_case('tiny')"
+        raise InvalidValue("solve", [("problem", problem, expected)])
     with noted_interrupts(passed_on=False):  # also before and after the method
         function = method_of(method, {**options, "objective": objective})
         if options.get("budget") is not None:

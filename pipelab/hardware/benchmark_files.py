@@ -138,9 +138,8 @@ class _BenchmarkRecord:
 
     def passes(self, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
         """Read its times, by the format whose marks it has."""
-        columns = [
-            form for form in (_LlamaBench, _VllmLatency, _Serving) if form.marks & set(self.fields)
-        ]
+        forms = (_LlamaBench, _VllmLatency, _Serving)
+        columns = [form for form in forms if form.marks & set(self.fields)]
         if not columns:
             keys = ", ".join(map(str, list(self.fields)[:12])) or "nothing"
             raise InvalidData(

@@ -57,9 +57,7 @@ def solve(
     method: Annotated[str, option(f"One of {', '.join(get_args(MethodName))}.")] = "auto",
     objective: Annotated[
         Text,
-        option(
-            f"One of {', '.join(get_args(ObjectiveName))}; throughput by default, in training step_time."
-        ),
+        option(f"One of {', '.join(get_args(ObjectiveName))}; by default the first, or step_time."),
     ] = None,
     at_least: Annotated[Real, option("With latency or cost: a floor in tokens/s.")] = None,
     budget: Budget = None,

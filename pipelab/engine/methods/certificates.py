@@ -346,9 +346,8 @@ def certificate(result: Result) -> Certificate:
     """
     if not isinstance(result, Result) or result.status not in ("optimal", "infeasible"):
         status = getattr(result, "status", result)
-        raise InvalidValue(
-            "certificate", [("result", status, "expected a result that is optimal or infeasible")]
-        )
+        expected = "expected a result that is optimal or infeasible"
+        raise InvalidValue("certificate", [("result", status, expected)])
     if result.under_limit:
         expected = f"expected one without limits; this is of placements of {result.under_limit}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])

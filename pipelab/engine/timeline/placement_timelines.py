@@ -279,9 +279,8 @@ def least_in_flight(costs: StageCosts, rate: float, leaving: float = 0.0) -> int
     """
     slowest = float(np.max(costs.forward))
     if rate * slowest * (1 - _RATE_TOLERANCE_SHARE) > 1:
-        raise InvalidValue(
-            "least_in_flight", [("rate", rate, f"expected at most {1 / slowest:.9g}")]
-        )
+        expected = f"expected at most {1 / slowest:.9g}"
+        raise InvalidValue("least_in_flight", [("rate", rate, expected)])
     return max(1, ceil(rate * (1 - _RATE_TOLERANCE_SHARE) * _traversal(costs, leaving)))
 
 

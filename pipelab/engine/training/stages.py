@@ -235,9 +235,7 @@ def stages_in_training(
     classes, composition = instance.classes, instance.composition
     if problem.model.layers > MOST_LAYERS or instance.rate.size > MOST_STAGES:
         text = f"{instance.rate.size:,} kinds of stage of {problem.model.layers:,} layers"
-        remedy = (
-            f"at most {MOST_STAGES:,} and {MOST_LAYERS} are compared; take fewer GPUs per stage"
-        )
+        remedy = f"expected at most {MOST_STAGES:,} and {MOST_LAYERS}: take fewer GPUs per stage"
         raise TooLarge(f"step_time: {text}; {remedy}")
     recipe = {} if bytes_per_parameter is None else {"bytes_per_parameter": bytes_per_parameter}
     costs = {mode: np.zeros((8, *instance.rate.shape)) for mode in modes}
