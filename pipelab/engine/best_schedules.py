@@ -610,6 +610,8 @@ class BestSchedule(ProvenAnswer):
         "time limit", "stop" or "interrupt" where it ended early.
     solver : str
         What searched; empty where the first schedule reached a bound known by formula.
+    size, details : mapping
+        Empty: `question` has all that was asked.
 
     Examples
     --------
