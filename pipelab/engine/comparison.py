@@ -4,16 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelab.display import (
-    REFUSED,
-    STOPPED,
-    DataFrame,
-    Outcome,
-    data_frame,
-    ended,
-    outcome_of,
-    table,
-)
+from pipelab import display
 from pipelab.engine.answers import Result
 from pipelab.engine.solving import METHODS, method_of, options_of, solve
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
@@ -65,14 +56,15 @@ class Comparison(Frozen):
         }
 
     @property
-    def outcomes(self) -> dict[str, Outcome]:
+    def outcomes(self) -> dict[str, display.Outcome]:
         """How each method ended: proven, not proven, stopped early, does not fit, or refused."""
-        ended = {method: outcome_of(result) for method, result in self.results.items()}
-        return ended | {
-            m: STOPPED if why == _NOT_ASKED else REFUSED for m, why in self.refused.items()
+        answered = {method: display.outcome_of(result) for method, result in self.results.items()}
+        return answered | {
+            m: display.STOPPED if why == _NOT_ASKED else display.REFUSED
+            for m, why in self.refused.items()
         }
 
-    def to_frame(self) -> DataFrame:
+    def to_frame(self) -> display.DataFrame:
         """Return the comparison as a table, one row per method.
 
         Returns
@@ -99,14 +91,16 @@ class Comparison(Frozen):
             {"method": m, "outcome": outcomes[m].word, "remark": reason}
             for m, reason in self.refused.items()
         ]
-        return data_frame(rows)
+        return display.data_frame(rows)
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
-        shown = {method: ended(result, html=True) for method, result in self.results.items()}
+        shown = {
+            method: display.ended(result, html=True) for method, result in self.results.items()
+        }
         outcomes = self.outcomes.items()
         frame["outcome"] = [shown.get(method, outcome.html) for method, outcome in outcomes]
-        return table(frame, html=("outcome",))
+        return display.table(frame, html=("outcome",))
 
 
 def compare(
