@@ -164,7 +164,4 @@ def _refuse(problem: Problem, what: str, number: int) -> None:
     most = MOST_ALLOCATIONS if what == "allocations" else MOST_CONNECTIONS
     if number > most:
         advice = "a smaller max_gpus_per_stage has fewer, and pl.solve needs no list"
-        raise TooLarge(
-            f"{problem.name} has up to {number:,} {what}, more than {most:,}; {advice}",
-            {what: number},
-        )
+        raise TooLarge(f"{problem.name} has up to {number:,} {what}, more than {most:,}; {advice}")

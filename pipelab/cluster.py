@@ -4,12 +4,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 from pydantic import PlainValidator
 
-from pipelab.display import show_ids, table
+from pipelab.display import DataFrame, data_frame, show_ids, table
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import (
     Indices,
@@ -22,9 +22,6 @@ from pipelab.fields import (
     is_real,
     whole_number,
 )
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 __all__ = ["GPU", "Cluster"]
 
@@ -467,7 +464,7 @@ class Cluster:
             *(a.tobytes() for a in (self.bandwidth_gb_per_s, self.group, self.latency_ms)),
         )
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """The cluster as a table, one row per kind of GPU.
 
         Returns
@@ -475,13 +472,11 @@ class Cluster:
         pandas.DataFrame
             Columns `type`, `count`, `memory_gb`, and `gpu_ids` as text, such as "0–3, 7".
         """
-        import pandas as pd
-
         ids = [np.flatnonzero(self.kind_of == k) for k in range(len(self.kinds))]
         rows = [
             (g.type, len(i), g.memory_gb, show_ids(i)) for g, i in zip(self.kinds, ids, strict=True)
         ]
-        return pd.DataFrame(rows, columns=["type", "count", "memory_gb", "gpu_ids"])
+        return data_frame(rows, columns=["type", "count", "memory_gb", "gpu_ids"])
 
     def _repr_html_(self) -> str:
         return table(self.to_frame())

@@ -212,7 +212,7 @@ def rates_of_mixes(problem: Problem, place: Place = "anywhere") -> Rates:
     number = places * (comb(len(kinds) + largest, largest) - 1) * model.layers
     if number > MOST_RATES:
         text = f"{problem.name} has up to {number:,} rates of stages, more than {MOST_RATES:,}"
-        raise TooLarge(f"{text}; 'aggregated' takes more", {"rates": number})
+        raise TooLarge(f"{text}; 'aggregated' takes more")
     runs = [_run(place, size, model.layers) for size in range(1, model.layers + 1)]
     table: Rates = {}
     for size in range(1, largest + 1):

@@ -13,11 +13,13 @@ import numpy as np
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+else:  # for annotations: pandas itself is imported when the first frame is made
+    DataFrame = "DataFrame"
 
 __all__ = [
     "DOES_NOT_FIT", "KIND_COLOURS", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED",
-    "STOPPED", "Outcome", "breakable", "coloured_rows", "counted", "duration", "ended",
-    "ending", "listed", "named", "number", "outcome_of", "outcome_of_row", "proven_among", "rate",
+    "STOPPED", "DataFrame", "Outcome", "breakable", "coloured_rows", "counted", "data_frame",
+    "duration", "ended", "ending", "listed", "named", "number", "outcome_of", "outcome_of_row", "proven_among", "rate",
     "show_ids", "table",
 ]  # fmt: skip
 
@@ -152,8 +154,15 @@ def rate(per_second: float, unit: str = "tokens") -> str:
     return f"{number(per_second)} {unit}/s"
 
 
+def data_frame(data: Any, columns: Sequence[str] | None = None) -> DataFrame:
+    """Return a data frame of rows or columns, as `pandas.DataFrame` takes them."""
+    import pandas as pd
+
+    return pd.DataFrame(data, columns=columns)
+
+
 def table(
-    frame: "DataFrame",
+    frame: DataFrame,
     *,
     raw: bool = False,
     digits: int = 4,

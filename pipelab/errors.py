@@ -183,20 +183,9 @@ class TooLarge(PipelabError):
 
     Parameters
     ----------
-    message : str
+    message : str, optional
         What was counted, what is allowed and what would help.
-    size : dict of str to int
-        The exact counts; nothing was built to find them.
-
-    Attributes
-    ----------
-    size : dict of str to int
-        As given.
     """
-
-    def __init__(self, message: str, size: dict) -> None:
-        self.size = size
-        super().__init__(message)
 
 
 class SweepFailed(PipelabError):
@@ -271,3 +260,14 @@ def nearest(name: Any, known: Any) -> str:
     starts = [low for low in lowered if low.startswith(wanted)] if wanted else []
     hint = f"did you mean {lowered[(close or starts)[0]]!r}? " if close or starts else ""
     return f"{hint}Known: {', '.join(known)}"
+
+
+def refuse_unknown(what: str, name: Any, known: Any) -> None:
+    """Raise `UnknownName` unless a name is one of those that are known.
+
+    >>> refuse_unknown("method", "jiont", ["joint", "even"])
+    Traceback (most recent call last):
+    pipelab.errors.UnknownName: there is no method 'jiont'; did you mean 'joint'? Known: joint, even
+    """
+    if not isinstance(name, str) or name not in known:
+        raise UnknownName(f"there is no {what} {shown(name)}; {nearest(name, known)}")

@@ -94,7 +94,7 @@ def solve_by_trying_all(problem: Problem) -> BestOfAll:
     placements = list(islice(list_placements(problem), MOST_PLACEMENTS + 1))
     if len(placements) > MOST_PLACEMENTS:
         text = f"{problem.name} has more than {MOST_PLACEMENTS:,} placements"
-        raise TooLarge(f"{text}; 'exhaustive' takes more", {"placements": len(placements)})
+        raise TooLarge(f"{text}; 'exhaustive' takes more")
     best = BestOfAll(placement=None, throughput=None)
     for placement in placements:
         try:

@@ -79,8 +79,7 @@ def solve_by_joint_ilp(problem: Problem) -> JointOptimum:
     if len(connections) > MOST_CONNECTIONS:
         raise TooLarge(
             f"{problem.name} has {len(connections):,} connections, more than {MOST_CONNECTIONS:,}; "
-            "pl.solve(problem, 'joint') has a time limit, and 'aggregated' lists none",
-            {"connections": len(connections)},
+            "pl.solve(problem, 'joint') has a time limit, and 'aggregated' lists none"
         )
     if not allocations:
         return JointOptimum(placement=None, throughput=None, bound=None)

@@ -1,14 +1,10 @@
 """A placement: stages in order, each with its layers and its GPUs."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-from pipelab.display import table
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.errors import InvalidValue
 from pipelab.fields import checked, is_list
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 __all__ = ["Placement", "Stage", "named_layers", "show_layers"]
 
@@ -159,7 +155,7 @@ class Placement:
             ]
         }
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the placement as a table, one row per stage.
 
         Returns
@@ -168,9 +164,7 @@ class Placement:
             Columns `stage` and `layers` (both counted from 1), `layer_count`, and `gpus`, the ids
             as text.
         """
-        import pandas as pd
-
-        return pd.DataFrame(
+        return data_frame(
             {
                 "stage": range(1, len(self.stages) + 1),
                 "layers": [show_layers(s.layers) for s in self.stages],

@@ -365,7 +365,9 @@ def numbers_in_flight(problem: Problem, placement: Placement) -> range:
     elif costs.filling != "synchronous":
         most = 1
     if costs.filling == "micro_batches" and (number or 1) > 1:
-        expected = "expected 1 or None with the filling 'micro_batches': requests wait for whole batches"
+        expected = (
+            "expected 1 or None with the filling 'micro_batches': requests wait for whole batches"
+        )
         raise NotApplicable("requests", [("problem.workload.in_flight", number, expected)])
     first = 1 if costs.filling == "by_stages" else min(number or 1, most)
     return range(first, min(number or most, most) + 1)

@@ -97,8 +97,7 @@ def spans_from_factors(
     if spans > _MOST_SPANS:
         raise TooLarge(
             f"{layers:,} layers that differ have {spans:,} spans, each of which is computed; take fewer layers, "
-            "or blocks of several layers as one",
-            {"spans": spans},
+            "or blocks of several layers as one"
         )
     start, size = np.meshgrid(np.arange(layers), np.arange(1, layers + 1), indexing="ij")
     inside = start + size <= layers

@@ -286,7 +286,7 @@ def split_exhaustive(
     number = count_splits(len(costs), stages)
     if number > limit:
         text = f"{number:,} splits of {len(costs)} layers over {stages} stages"
-        raise TooLarge(f"{text}; split_minmax does not try them", {"splits": number})
+        raise TooLarge(f"{text}; split_minmax does not try them")
     cost_to = np.cumsum([0.0, *costs])
     splits = ([0, *cuts, len(costs)] for cuts in combinations(range(1, len(costs)), stages - 1))
     return _ranges(min(splits, key=lambda ends: (np.diff(cost_to[np.array(ends)]) / speed).max()))

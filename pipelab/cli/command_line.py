@@ -71,9 +71,7 @@ def _run() -> int | str | None:
     except OSError as error:
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE):
             return _unheard(error)
-        return say(
-            f"{error}; make sure that this file or device can be used, and run the command again"
-        )
+        return say(f"{error}; make sure that this file or device can be used, and run it again")
     return 0
 
 
@@ -121,29 +119,22 @@ def cases() -> None:
 
     for name in names():
         problem = load_case(name)
-        pool = ", ".join(
-            f"{row.count} × {row.type}" for row in problem.cluster.to_frame().itertuples()
-        )
-        print(
-            f"{name:<13} {problem.model.layers:>3} layers, {len(problem.cluster):>2} GPUs: {pool}"
-        )
+        cluster, layers = problem.cluster, problem.model.layers
+        pool = ", ".join(f"{row.count} × {row.type}" for row in cluster.to_frame().itertuples())
+        print(f"{name:<13} {layers:>3} layers, {len(cluster):>2} GPUs: {pool}")
 
 
 @app.command(rich_help_panel=_COURSE)
 def reproduce(
     documents: Documents = None,
-    csv: Annotated[
-        Text, option("Write the ledger to this CSV file; - for standard output.")
-    ] = None,
+    csv: Annotated[Text, option("Write the ledger to a CSV file; - for standard output.")] = None,
     html: Annotated[Text, option("Write it as a page; - for standard output.")] = None,
 ) -> None:
     """Compute every claim of the write-up and of three programs; exit status 1 if a verdict is not as recorded."""
     from pipelab.course.ledger import reproduce as run
 
     if csv == html == "-":
-        raise InvalidValue(
-            "reproduce", [("--csv and --html", "-", "expected at most one on standard output")]
-        )
+        raise InvalidValue("reproduce", [("--csv and --html", "-", "expected at most one of them")])
     ledger = run(documents or None, progress=True)
     for target, text in ((csv, ledger.csv), (html, ledger.html)):
         if target is not None:
@@ -182,17 +173,11 @@ def static(
 
 @app.command(rich_help_panel=_COURSE)
 def grade(
-    copy: Annotated[
-        str, typer.Argument(help="A student's copy, such as 05.ipynb, or a folder of them.")
-    ],
+    copy: Annotated[str, typer.Argument(help="A student's copy, such as 05.ipynb, or a folder.")],
     limit: Annotated[float, option("Seconds for a whole notebook.")] = 600.0,
     each: Annotated[float, option("Seconds for a cell.")] = 60.0,
-    seed: Annotated[
-        int, option("Try functions on hidden inputs, too, drawn with this number.")
-    ] = 0,
-    as_json: Annotated[
-        bool, option("Print Gradescope's results.json, of one copy.", "--json")
-    ] = False,
+    seed: Annotated[int, option("Try functions on hidden inputs too, drawn with this number.")] = 0,
+    as_json: Annotated[bool, option("Print the results.json of Gradescope.", "--json")] = False,
     csv: Annotated[Text, option("Write a row per copy of a folder; - for standard output.")] = None,
 ) -> None:
     """Run a student's copy of a notebook, or all in a folder, and check the answers in another process.

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from pipelab.course.checks import EXERCISES, group_of
 from pipelab.course.plain_answers import MIME, checked
 from pipelab.course.scored_labs import LIMIT
-from pipelab.display import counted
+from pipelab.display import DataFrame, counted, data_frame
 from pipelab.errors import InvalidData, InvalidValue
+from pipelab.fields import Natural, Positive, checked_arguments
 from pipelab.files.reading_and_writing import refused
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
-    from pandas import DataFrame
 
 _ASK = (
     "from pipelab.course.plain_answers import tell as _tell\n"
@@ -34,14 +34,15 @@ _ASK = (
 _MARK = "pipelab-asks"
 
 
+@checked_arguments
 def grade_folder(
     folder: str | Path,
-    limit: float = 600.0,
-    each: float = LIMIT,
-    seed: int = 0,
+    limit: Positive = 600.0,
+    each: Positive = LIMIT,
+    seed: Natural = 0,
     *,
     progress: bool = False,
-) -> "DataFrame":
+) -> DataFrame:
     """Compute the points for every copy in a folder and in the folders below it.
 
     Parameters
@@ -65,14 +66,11 @@ def grade_folder(
     InvalidValue
         A limit is not a positive number, or the folder has no notebook.
     """
-    import pandas as pd
     from tqdm import tqdm
 
-    _refuse_limits(limit, each, seed)
     folder, rows = Path(folder), []
-    copies = sorted(
-        path for path in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts
-    )
+    notebooks = sorted(folder.rglob("*.ipynb"))
+    copies = [path for path in notebooks if ".ipynb_checkpoints" not in path.parts]
     if not copies:
         raise InvalidValue("grade", [("folder", str(folder), "expected a folder with notebooks")])
     for path in tqdm(copies, disable=not progress, unit="copy", leave=False):
@@ -90,11 +88,12 @@ def grade_folder(
             row[name] = row[name].encode(errors="replace").decode()
         rows.append(row)
     named = sorted({name for row in rows for name in row if name in EXERCISES})
-    return pd.DataFrame(rows, columns=["copy", "score", *named, "output"])
+    return data_frame(rows, columns=["copy", "score", *named, "output"])
 
 
+@checked_arguments
 def grade(
-    path: str | Path, limit: float = 600.0, each: float = LIMIT, seed: int = 0
+    path: str | Path, limit: Positive = 600.0, each: Positive = LIMIT, seed: Natural = 0
 ) -> dict[str, Any]:
     """Compute the points for every exercise of a notebook.
 
@@ -125,7 +124,6 @@ def grade(
     MissingPackage
         The extra `lab` is not installed.
     """
-    _refuse_limits(limit, each, seed)
     began = time.monotonic()
     path = Path(path)
     notebook = _read(path)
@@ -146,14 +144,6 @@ def grade(
         "output": stopped or f"The notebook ran to its end{_failed(notebook)}.",
         "tests": tests,
     }
-
-
-def _refuse_limits(limit: float, each: float, seed: int) -> None:
-    for name, seconds in (("limit", limit), ("each", each)):
-        if not seconds > 0:
-            raise InvalidValue("grade", [(name, seconds, "expected seconds, more than 0")])
-    if seed < 0:
-        raise InvalidValue("grade", [("seed", seed, "expected a whole number from 0 on")])
 
 
 def _read(path: Path) -> "NotebookNode":
@@ -295,9 +285,9 @@ def _failed(notebook: "NotebookNode") -> str:
         for output in cell.outputs
         if output.output_type == "error"
     ]
-    return (
-        f", but {counted(len(errors), 'cell')} failed, the first with {errors[0]}" if errors else ""
-    )
+    if not errors:
+        return ""
+    return f", but {counted(len(errors), 'cell')} failed, the first with {errors[0]}"
 
 
 def _test(name: str, stated: str | None, late: str, seed: int) -> dict[str, Any]:

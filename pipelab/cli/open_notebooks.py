@@ -12,15 +12,6 @@ from pipelab.files.reading_and_writing import path_of, write_to
 START = "00_start_here.ipynb"
 
 
-def working_folder() -> Path:
-    """Return the folder to open: the clone's own notebooks, or a copy in the current folder."""
-    if in_clone():
-        return notebooks_dir()
-    folder = Path.cwd() / "pipelab-notebooks"
-    copy_notebooks(folder)
-    return folder
-
-
 def copy_notebooks(folder: str | Path, *, student: bool = False) -> list[Path]:
     """Copy the notebooks into `folder`; a file that is there already stays as it is.
 
@@ -73,6 +64,9 @@ def open_lab(arguments: list[str]) -> None:
     """
     from jupyterlab.labapp import LabApp
 
-    folder = working_folder()
+    folder = notebooks_dir()
+    if not in_clone():  # then a copy in the current folder
+        folder = Path.cwd() / "pipelab-notebooks"
+        copy_notebooks(folder)
     options = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{START}"]
     LabApp.launch_instance(argv=[*options, *arguments])

@@ -5,9 +5,9 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from pipelab.display import DataFrame, duration, number, rate
 
+if TYPE_CHECKING:
     from pipelab.course.ledger.book import Ledger
     from pipelab.engine.answers import Result
     from pipelab.engine.deployments.result import Deployment
@@ -46,7 +46,6 @@ def print_deployment(deployment: "Deployment") -> None:
 
 def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity") -> None:
     """Print a placement's attainable rate, what it holds, its stages and its links."""
-    from pipelab.display import number, rate
     from pipelab.evaluation import evaluate
 
     evaluation = evaluate(problem, placement)
@@ -70,17 +69,13 @@ def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity
 
 def _print_times(problem: "Problem", evaluation: "Evaluation") -> None:
     """Print how long the sequences in flight take, where links have a time."""
-    from pipelab.display import duration
-
     per_token = evaluation.seconds_per_token
     if per_token is None:
         return
     passed = duration(evaluation.seconds_per_pass)
     some = f"{evaluation.in_flight} in flight"
     if problem.workload.phase == "prefill":
-        print(
-            f"A prompt has its first token after {passed} (TTFT) where nothing waits, with {some}"
-        )
+        print(f"A prompt has its first token after {passed} (TTFT) if nothing waits, with {some}")
     else:
         print(
             f"Every sequence gets a token every {duration(per_token)} (TPOT), with {some}; a pass takes {passed}"
@@ -120,7 +115,7 @@ def _short(value: object, most: int = 48) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def table_text(frame: "DataFrame") -> str:
+def table_text(frame: DataFrame) -> str:
     """Write a data frame as plain text, columns named by their units."""
     return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipelab.display import NO_FORMULAS, ended, ending, number, rate
+from pipelab.display import NO_FORMULAS, DataFrame, data_frame, ended, ending, number, rate
 from pipelab.engine.objective_and_bound import Objective, status_and_bound
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
@@ -21,13 +21,12 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from pipelab.hardware.measurements import ExpectedRate
 
 __all__ = ["CostOfRules", "PlanAnswer", "ProvenAnswer", "Result", "placement_in", "rated_result"]
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ProvenAnswer(Frozen, ABC):
     """An answer with its proof, or with how far from the best it may be.
 
@@ -35,15 +34,30 @@ class ProvenAnswer(Frozen, ABC):
     ----------
     status : str
         "optimal", "feasible", "infeasible" or "unknown".
+    bound : float or None
+        Nothing is better; None where nothing was proven.
+    seconds : float
+        From the call to the answer.
+    size : mapping of str to int
+        What was searched.
+    solver : str
+        Name and version; empty where none was called.
     reason : str
         Why there is none, or why its proof is missing.
     stopped_by : str or None
         What ended the search early.
+    details : mapping
+        What only this search has.
     """
 
     status: str
-    reason: str
-    stopped_by: str | None
+    bound: float | None = None
+    seconds: float
+    size: Mapping[str, int] = field(default_factory=dict)
+    solver: str = ""
+    reason: str = ""
+    stopped_by: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     @abstractmethod
@@ -103,6 +117,7 @@ class ProvenAnswer(Frozen, ABC):
         return f"<p class='{NO_FORMULAS}'>{head}</p>{below}"
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PlanAnswer(ProvenAnswer):
     """An answer with plans: those that one engine can start, or any.
 
@@ -115,8 +130,9 @@ class PlanAnswer(ProvenAnswer):
     """
 
     problem: Problem
-    runs_on: str
-    any_engine: Callable[..., Any] | None
+    throughput: float | None = None
+    runs_on: str = ""
+    any_engine: Callable[..., Any] | None = field(default=None, repr=False)
 
     @property
     def _timed_as(self) -> str:
@@ -227,23 +243,11 @@ class Result(PlanAnswer):
         Solves for all plans; see `cost_of_rules`.
     """
 
-    problem: Problem
     method: str
-    status: str
     placement: Placement | None = None
-    throughput: float | None = None
-    bound: float | None = None
-    seconds: float
-    size: Mapping[str, int] = field(default_factory=dict)
-    solver: str = ""
-    reason: str = ""
-    stopped_by: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
     objective: Objective | None = None
     memory_for: int | None = None
     batches: tuple[int, ...] = ()
-    runs_on: str = ""
-    any_engine: Callable[..., "Result"] | None = field(default=None, repr=False)
 
     @property
     def in_flight(self) -> int | None:
@@ -363,7 +367,7 @@ class Result(PlanAnswer):
         asked |= {"runs_on": self.runs_on} if self.runs_on else {}
         return asked | ({"under_limit": self.under_limit} if self.under_limit else {})
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the answer as a table of one row.
 
         Returns
@@ -372,13 +376,11 @@ class Result(PlanAnswer):
             `problem`, `method`, `status`, `throughput_tokens_per_s`, `in_flight`,
             `bound_tokens_per_s`, `gap`, `seconds`, the objective if it is another, and `size`.
         """
-        import pandas as pd
-
         said, rates = self.to_dict(), ("throughput_tokens_per_s", "in_flight", "bound_tokens_per_s")
         row = {name: said[name] for name in ("problem", "method", "status", *rates, "gap")}
         row["seconds"] = round(self.seconds, 3)
         goal = self.objective.to_dict() if self.objective else {}
-        return pd.DataFrame([row | goal | dict(self.size)])
+        return data_frame([row | goal | dict(self.size)])
 
     @property
     def doubt(self) -> str:
@@ -398,9 +400,8 @@ class Result(PlanAnswer):
     def _repr_html_(self) -> str:
         expected = self._expected
         html = "" if expected is None else f"<p class='{NO_FORMULAS}'>{expected.html}</p>"
-        return self._shown(
-            self._title, html + (self.evaluation._repr_html_() if self.evaluation else "")
-        )
+        stages = self.evaluation._repr_html_() if self.evaluation else ""
+        return self._shown(self._title, html + stages)
 
 
 def rated_result(

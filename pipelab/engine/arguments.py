@@ -56,7 +56,5 @@ def refuse_training(problem: Problem, what: str) -> None:
     """Raise `InvalidValue` for a workload of training, which only the objective "step_time" places."""
     phase = problem.workload.phase
     if phase == "training":
-        expected = (
-            "expected another, or solve(…, objective='step_time'); 'prefill' has the forward alone"
-        )
+        expected = "expected another, such as 'prefill', or solve(…, objective='step_time')"
         raise InvalidValue(what, [("problem.workload.phase", phase, expected)])

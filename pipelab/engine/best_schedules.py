@@ -21,7 +21,7 @@ for shorter actions and less memory holds for the true ones.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from html import escape
 from importlib.metadata import version
@@ -30,36 +30,23 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
-from pipelab.display import NO_FORMULAS, number, table
+from pipelab import fields
+from pipelab.display import NO_FORMULAS, DataFrame, data_frame, number, table
 from pipelab.engine.answers import ProvenAnswer
 from pipelab.engine.arguments import check_options
 from pipelab.engine.deadline import Deadline, Stop, deadline_of
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.engine.timeline.costs import StageCosts
+from pipelab.engine.timeline.costs import OF_ACTIONS, StageCosts
 from pipelab.engine.timeline.formulas import bounds, held_at_most
 from pipelab.engine.timeline.timeline import Timeline, simulate
 from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.errors import InvalidSchedule, InvalidValue, NotApplicable, TooLarge
-from pipelab.fields import (
-    Flag,
-    Frozen,
-    Number,
-    amounts,
-    checked_value,
-    derived,
-    described,
-    given,
-    instance,
-    is_list,
-    whole_number,
-)
 from pipelab.schedules import KINDS, Action, Schedule, one_rank
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
-    from pandas import DataFrame
 
 ActionKey = tuple[int, str, int]  # rank, kind and microbatch of an action
 
@@ -68,14 +55,14 @@ MEMORY_SLACK = 1e-9  # a limit that is missed by the last bits of a sum is kept
 # Sums of a million actions stay below 2^53, where floats are whole numbers still.
 _MOST_TIME_UNITS = 10**12
 _WHAT = "best_schedule"
-_MEMORY = Annotated[Number, described("a number, or one per rank")]
+_MEMORY = Annotated[fields.Number, fields.described("a number, or one per rank")]
 # One stage per rank. Where the backward is split, a full one is run as its halves.
 _RULES = ("GPipe", "1F1B", "ZBH1", "ZBH2")
 _FORMULA_BOUND_SECONDS = 30.0  # for the bound by formula, and at most a third of the time left
 
 
 @dataclass(frozen=True)
-class Question(Frozen):
+class Question(fields.Frozen):
     """Costs and limits, one number per rank.
 
     Attributes
@@ -99,7 +86,7 @@ class Question(Frozen):
     memory: tuple[float, ...] | None
     split_backward: bool
 
-    @derived
+    @fields.derived
     def table(self) -> dict[str, np.ndarray]:
         """Return costs per rank and link, as arrays."""
         return self.costs.arrays(self.ranks, "training")
@@ -109,15 +96,13 @@ class Question(Frozen):
         """What a rank does with each microbatch, in this order."""
         return ("F", "I", "W") if self.split_backward else ("F", "B")
 
-    @derived
+    @fields.derived
     def length(self) -> dict[str, np.ndarray]:
         """Return how long an action of each kind takes on each rank."""
-        forward, back, weight = (
-            self.table[n] for n in ("forward", "backward_input", "backward_weight")
-        )
+        forward, back, weight = (self.table[name] for name in OF_ACTIONS)
         return {"F": forward, "I": back, "W": weight, "B": back + weight}
 
-    @derived
+    @fields.derived
     def takes(self) -> dict[str, np.ndarray]:
         """Return what an action of each kind adds to the memory held, per rank; negative where it frees."""
         whole = self.table["activation"]
@@ -147,7 +132,7 @@ class Question(Frozen):
         )
         return replace(self, costs=costs)
 
-    @derived
+    @fields.derived
     def held(self) -> np.ndarray:
         """Return the most microbatches that each rank can hold within both limits; (ranks,) array of ints."""
         held = np.array(self.in_flight)
@@ -202,15 +187,14 @@ def question_of(
     InvalidValue, TooLarge
         As `best_schedule` says.
     """
-    microbatches = whole_number(_WHAT, "microbatches", microbatches)
-    split_backward = checked_value(_WHAT, "split_backward", split_backward, Flag)
+    microbatches = fields.whole_number(_WHAT, "microbatches", microbatches)
+    split_backward = fields.checked_value(_WHAT, "split_backward", split_backward, fields.Flag)
     ranks = _ranks(costs, ranks)
     actions = ranks * microbatches * (3 if split_backward else 2)
     if actions > MOST_ACTIONS:
         raise TooLarge(
             f"{_WHAT}: {ranks} ranks and {microbatches} microbatches make {actions:,} actions, more "
-            f"than {MOST_ACTIONS:,}; `lower_bound` bounds the makespan of any number",
-            {"actions": actions},
+            f"than {MOST_ACTIONS:,}; `lower_bound` bounds the makespan of any number"
         )
     if memory is not None and split_backward and costs.weight_activation is None:
         expected = (
@@ -243,20 +227,20 @@ def _ranks(costs: StageCosts, ranks: int | None) -> int:
         if isinstance(value := getattr(costs, name), tuple)
     }
     if ranks is None and not listed:
-        expected = (
-            "expected a number: the costs are the same for all ranks, so they do not say how many"
-        )
+        expected = "expected a number: costs that are the same for all ranks do not say how many"
         raise InvalidValue(_WHAT, [("ranks", ranks, expected)])
-    ranks = whole_number(_WHAT, "ranks", next(iter(listed.values())) if ranks is None else ranks)
+    ranks = fields.whole_number(
+        _WHAT, "ranks", next(iter(listed.values())) if ranks is None else ranks
+    )
     costs.arrays(ranks, "training")  # refuses lists of other lengths
     return ranks
 
 
 def _limits(memory: float | Sequence[float], ranks: int) -> tuple[float, ...]:
-    if is_list(memory):
-        return tuple(amounts(_WHAT, "memory", cast(Sequence[float], memory), ranks))
-    most = checked_value(_WHAT, "memory", memory, _MEMORY)
-    return tuple(amounts(_WHAT, "memory", [most] * ranks, ranks))
+    if fields.is_list(memory):
+        return tuple(fields.amounts(_WHAT, "memory", cast(Sequence[float], memory), ranks))
+    most = fields.checked_value(_WHAT, "memory", memory, _MEMORY)
+    return tuple(fields.amounts(_WHAT, "memory", [most] * ranks, ranks))
 
 
 def misfit(question: Question) -> str:
@@ -592,9 +576,7 @@ class Program:
             )
         if status == library.INFEASIBLE:
             return CpSatResult(starts=None, bound=self.most + 1, stopped_by=None)
-        raise RuntimeError(
-            f"CP-SAT calls a program {solver.status_name(status)}; a mistake in pipelab"
-        )
+        raise RuntimeError(f"CP-SAT calls a program {solver.status_name(status)}: a mistake here")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -628,6 +610,8 @@ class BestSchedule(ProvenAnswer):
         "time limit", "stop" or "interrupt" where it ended early.
     solver : str
         What searched; empty where the first schedule reached a bound known by formula.
+    size, details : mapping
+        Empty: `question` has all that was asked.
 
     Examples
     --------
@@ -641,15 +625,9 @@ class BestSchedule(ProvenAnswer):
 
     question: Question
     objective: str
-    status: str
-    timeline: Timeline | None
-    bound: float | None
-    first: dict[str, float]
-    seconds: float
+    timeline: Timeline | None = None
+    first: Mapping[str, float] = field(default_factory=dict)
     value: float | None = None
-    reason: str = ""
-    stopped_by: str | None = None
-    solver: str = ""
 
     @property
     def schedule(self) -> Schedule | None:
@@ -665,7 +643,7 @@ class BestSchedule(ProvenAnswer):
     def _goal(self) -> tuple[float | None, float | None, bool]:
         return self.value, self.bound, True
 
-    @derived
+    @fields.derived
     def among(self) -> str:
         """Return what the proof is about, in words."""
         words = ["one stage per rank"]
@@ -688,13 +666,14 @@ class BestSchedule(ProvenAnswer):
             return self._none_found("schedule")
         unit = f" {asked.costs.unit}" if asked.costs.unit else ""
         what = "" if self.objective == "makespan" else " a step"
-        head = f"{number(given(self.value))}{unit}{what} for {asked.microbatches} microbatches on {asked.ranks} ranks"
+        value = f"{number(fields.given(self.value))}{unit}{what}"
+        head = f"{value} for {asked.microbatches} microbatches on {asked.ranks} ranks"
         if self.status == "optimal":
             return f"{head}, proven: no schedule with {self.among} is shorter."
         far = self._up_to(f": one with {self.among}", "shorter")
         return f"{head}, not proven best{self._why}{far}."
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return this schedule and those it began with as a table, the shortest first.
 
         Returns
@@ -703,12 +682,10 @@ class BestSchedule(ProvenAnswer):
             One row per schedule: `schedule`, `value` in the unit of the costs, and `above_bound`, a
             share.
         """
-        import pandas as pd
-
         rows = dict(self.first)
         if self.schedule is not None and self.value is not None:
             rows[self.schedule.name] = self.value
-        frame = pd.DataFrame({"schedule": list(rows), "value": list(rows.values())})
+        frame = data_frame({"schedule": list(rows), "value": list(rows.values())})
         known = self.bound and self.bound < inf
         frame["above_bound"] = frame["value"] / self.bound - 1 if known else None
         return frame.sort_values("value", kind="stable", ignore_index=True)
@@ -806,13 +783,13 @@ def best_schedule(
     >>> best.status, best.makespan, best.first["ZBH1"]
     ('optimal', 31.0, 32.0)
     """
-    instance(_WHAT, "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
+    fields.instance(_WHAT, "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     options = {"time_limit": time_limit, "stop": stop, "on_progress": on_progress}
     check_options(options, "best_schedule")
     if not isinstance(objective, str) or objective not in ("makespan", "span"):
         raise InvalidValue(_WHAT, [("objective", objective, 'expected "makespan" or "span"')])
     if workers is not None:
-        workers = whole_number(_WHAT, "workers", workers, most=1000)
+        workers = fields.whole_number(_WHAT, "workers", workers, most=1000)
     question = question_of(costs, microbatches, ranks, max_in_flight, memory, split_backward)
     with deadline_of(time_limit, stop) as deadline:
         if missing := misfit(question):
@@ -820,9 +797,6 @@ def best_schedule(
                 question=question,
                 objective=objective,
                 status="infeasible",
-                timeline=None,
-                bound=None,
-                first={},
                 seconds=deadline.spent,
                 reason=missing,
             )
@@ -941,7 +915,7 @@ class _ScheduleSearch:
             result = program.solve(self.deadline, workers, lambda *known: self._tell(unit, *known))
             if result.bound > high:
                 raise RuntimeError(
-                    "CP-SAT calls a program infeasible that has a known solution; a mistake in pipelab"
+                    "CP-SAT calls a program with a solution infeasible: a mistake here"
                 )
             self._take(whole, result)
             low, self.stopped_by = max(low, result.bound), result.stopped_by

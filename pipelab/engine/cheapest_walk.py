@@ -163,8 +163,7 @@ class Walk:
         stages, layers, kind = self.stages, self._layers, self._spans.kind
         if layers > _MOST_LAYERS:
             raise TooLarge(
-                f"{stages.problem.name} has {layers:,} layers; times of traversals are searched up to {_MOST_LAYERS:,}",
-                {"layers": layers},
+                f"{stages.problem.name} has {layers:,} layers; times of traversals are searched up to {_MOST_LAYERS:,}"
             )
         best, number, hop = (
             stages.seconds.min(axis=0, initial=np.inf),
@@ -275,8 +274,7 @@ class Walk:
         if number > _MOST_COLUMNS:
             raise TooLarge(
                 f"{self.stages.problem.name} has more than {_MOST_COLUMNS:,} {what} in one "
-                "program; a smaller max_gpus_per_stage or same_type_stages=True leaves fewer",
-                {"columns": number},
+                "program; a smaller max_gpus_per_stage or same_type_stages=True leaves fewer"
             )
 
     @cached_property

@@ -2,18 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipelab.display import REFUSED, STOPPED, Outcome, ended, outcome_of, table
+from pipelab import display
 from pipelab.engine.answers import Result
 from pipelab.engine.solving import METHODS, method_of, options_of, solve
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.fields import Frozen, is_list
 from pipelab.interrupts import noted_interrupts
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _NOT_ASKED = "not asked, after an interrupt"
 EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
@@ -59,14 +56,15 @@ class Comparison(Frozen):
         }
 
     @property
-    def outcomes(self) -> dict[str, Outcome]:
+    def outcomes(self) -> dict[str, display.Outcome]:
         """How each method ended: proven, not proven, stopped early, does not fit, or refused."""
-        ended = {method: outcome_of(result) for method, result in self.results.items()}
-        return ended | {
-            m: STOPPED if why == _NOT_ASKED else REFUSED for m, why in self.refused.items()
+        answered = {method: display.outcome_of(result) for method, result in self.results.items()}
+        return answered | {
+            m: display.STOPPED if why == _NOT_ASKED else display.REFUSED
+            for m, why in self.refused.items()
         }
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> display.DataFrame:
         """Return the comparison as a table, one row per method.
 
         Returns
@@ -75,8 +73,6 @@ class Comparison(Frozen):
             Columns `method`, `outcome` (the word of `outcomes`), `throughput_tokens_per_s`,
             `share_of_optimum`, `stages`, `bottleneck`, `seconds` and `remark`.
         """
-        import pandas as pd
-
         shares, outcomes = self.shares(), self.outcomes
         rows = [
             {
@@ -95,15 +91,16 @@ class Comparison(Frozen):
             {"method": m, "outcome": outcomes[m].word, "remark": reason}
             for m, reason in self.refused.items()
         ]
-        return pd.DataFrame(rows)
+        return display.data_frame(rows)
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
-        shown = {method: ended(result, html=True) for method, result in self.results.items()}
-        frame["outcome"] = [
-            shown.get(method, outcome.html) for method, outcome in self.outcomes.items()
-        ]
-        return table(frame, html=("outcome",))
+        shown = {
+            method: display.ended(result, html=True) for method, result in self.results.items()
+        }
+        outcomes = self.outcomes.items()
+        frame["outcome"] = [shown.get(method, outcome.html) for method, outcome in outcomes]
+        return display.table(frame, html=("outcome",))
 
 
 def compare(
@@ -149,9 +146,8 @@ def compare(
     given = tuple(methods) if is_list(methods) else ()
     if not is_list(methods) or not all(isinstance(method, str) for method in given):
         example = [methods] if isinstance(methods, str) else ["joint", "even"]
-        raise InvalidValue(
-            "compare", [("methods", methods, f"expected a list of methods, such as {example}")]
-        )
+        expected = f"expected a list of methods, such as {example}"
+        raise InvalidValue("compare", [("methods", methods, expected)])
     for name in options:
         if name not in given:
             raise UnknownName(

@@ -324,4 +324,4 @@ def deadline_of(time_limit: float | None, stop: Stop = None) -> Iterator[Deadlin
             yield Deadline(time_limit, stop_of(stop), interrupted)
         except MemoryError as error:
             why = f"this needs more memory than there is ({error}); take fewer layers or GPUs"
-            raise TooLarge(why, {}) from None
+            raise TooLarge(why) from None

@@ -346,7 +346,9 @@ class InFlightSearch:
         while parts:
             bound, low, high, share = heapq.heappop(parts)
             longest = share * last * tokens / floor
-            longest = min(longest - (last - 1) * tokens / high, longest / (1 + (last - 1) / at_once))
+            longest = min(
+                longest - (last - 1) * tokens / high, longest / (1 + (last - 1) / at_once)
+            )
             if low > high * _JUST_ABOVE or longest <= 0:
                 continue
             found = self._least_at(numbers, low, what, most, bound, last * tokens / longest)

@@ -543,8 +543,7 @@ def refuse_many(problem: Problem, types: Sequence[GPU]) -> None:
         raise TooLarge(
             f"{problem.name} has up to {number:,} mixtures of {len(types)} types of GPU in stages of up to "
             f"{_largest(problem)}; with batch_split='even', same_type_stages=True or a smaller max_gpus_per_stage "
-            "they need not be listed",
-            {"mixtures": number},
+            "they need not be listed"
         )
 
 

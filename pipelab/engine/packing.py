@@ -117,39 +117,31 @@ class Packing:
             room = np.where(free >= sizes[i], free, np.iinfo(free.dtype).max)
             best = int(room.argmin())
             if free[best] < sizes[i]:
-                return self._packed_by_flow(sizes, order)
+                return self._packed_by_program(sizes, order)
             out[i] = best
             free[best] -= sizes[i]
         return out
 
-    def _packed_by_flow(self, sizes: Sequence[int], order: list[int]) -> list[int]:
-        """Pack by the arc flow, for sizes that fit and that the rule above does not find room for."""
+    def _packed_by_program(self, sizes: Sequence[int], order: list[int]) -> list[int]:
+        """Pack by numbers of each size in each bin, where the rule above does not find room."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        (first, size), (flow, begins, arcs) = self.arcs, self._flow
-        number = np.array([list(sizes).count(s) for s in self.sizes], dtype=float)
+        kinds, bins = self.sizes, len(self.capacity)
+        number = np.array([list(sizes).count(size) for size in kinds])
         answer = milp(
-            np.zeros(len(first)),
-            integrality=np.ones(len(first)),
+            np.zeros(len(kinds) * bins),
+            integrality=1,
             bounds=Bounds(0, np.inf),
             constraints=[
-                LinearConstraint(flow, ub=begins),
-                LinearConstraint(arcs, number, number),
+                LinearConstraint(np.kron(np.eye(len(kinds)), np.ones(bins)), number, number),
+                LinearConstraint(np.kron(kinds, np.eye(bins)), ub=self.capacity),
             ],
         )
         if answer.x is None:
             raise PipelabError("a solver returned stages that do not fit into the nodes")
-        used = np.rint(answer.x).astype(int)
-        waiting = {s: [i for i in order if sizes[i] == s] for s in self.sizes}
         out = [0] * len(sizes)
-        for b, capacity in enumerate(self.capacity.tolist()):
-            at, going = len(begins) - capacity, True
-            while going:
-                going = False
-                for arc in np.flatnonzero((first == at) & (used > 0))[:1]:
-                    used[arc] -= 1
-                    out[waiting[int(size[arc])].pop()] = b
-                    at, going = at + int(size[arc]), True
-        if used.any():
-            raise PipelabError("a solver returned nodes that are filled twice")
+        for size, in_bin in zip(kinds, np.rint(answer.x).reshape(-1, bins), strict=True):
+            of_size = [i for i in order if sizes[i] == size]
+            for i, b in zip(of_size, np.repeat(np.arange(bins), in_bin.astype(int)), strict=True):
+                out[i] = int(b)
         return out

@@ -51,7 +51,7 @@ def weight_of(uses: Mapping[str, float], classes: Classes) -> Weight:
 
 
 def used(problem: Problem, what: str, placement: Placement) -> float:
-    """How much a placement uses: "gpus", "stages", "price" in $ per hour, or "seconds" of a traversal; see `weight_of`."""
+    """How much a placement uses of what `weight_of` sums, in GPUs, stages, $ per hour, or seconds of a traversal."""
     if what == "seconds":
         return evaluate(problem, placement).seconds_per_pass
     if what == "price":

@@ -134,9 +134,7 @@ class EngineStages(WrappedCosts):
             return CostModel.stage_tables(self, *asked)
         tables = self.costs.stage_tables(*asked)
         whole = model.spans.layers == model.layers
-        starts = np.array(
-            [self._starts(kinds, row, whole) & np.ones_like(whole) for row in composition]
-        )
+        starts = [self._starts(kinds, row, whole) & np.ones_like(whole) for row in composition]
         return tables._replace(throughput=np.where(starts, tables.throughput, 0.0))
 
     def _starts(self, kinds: Sequence[GPU], counts: np.ndarray, whole: Any) -> Any:
@@ -233,9 +231,7 @@ def _steps(
     asked = options.get("schedule", "1F1B")
     asked = asked if asked == "best" else name_of(asked)
     if asked != "best" and asked not in known:
-        expected = (
-            f"expected one of {', '.join(known)}, or 'best': those that {engine} has for this model"
-        )
+        expected = f"expected 'best', or one that {engine} has: {', '.join(known)}"
         raise NotApplicable("runs_on", [("schedule", asked, expected)])
     again = options.get("recompute")
     for schedule in known if asked == "best" else [asked]:

@@ -2,21 +2,11 @@
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import InstanceOf
 
-from pipelab.display import (
-    DOES_NOT_FIT,
-    NOT_PROVEN,
-    PROVEN,
-    REFUSED,
-    Outcome,
-    counted,
-    number,
-    rate,
-    table,
-)
+from pipelab import display
 from pipelab.engine import arguments
 from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.solving import solve
@@ -26,9 +16,6 @@ from pipelab.evaluation import Evaluation, broken_rules, evaluate
 from pipelab.fields import Frozen, checked_arguments, described, given
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem, fits_in
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +38,7 @@ class Misfit(Frozen):
     @property
     def sentence(self) -> str:
         """The shortage in words."""
-        layers = counted(self.most_layers, "layer") if self.most_layers else "no layer"
+        layers = display.counted(self.most_layers, "layer") if self.most_layers else "no layer"
         return (
             f"stage {self.stage} ({named_layers(self.layers)}) needs {self.needed_gb:.4g} GB on GPU {self.gpu} "
             f"({self.gpu_type}), which has {self.offered_gb:g} GB: {self.deficit_gb:.4g} GB too much; "
@@ -105,15 +92,12 @@ class Score(Frozen):
         return given(self.throughput) / self.best.bound if self.valid and self.best.bound else None
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> display.Outcome:
         """Proven if it is the proven optimum; refused if it breaks a rule other than memory."""
         if not self.valid:
-            return REFUSED if self.broken else DOES_NOT_FIT
-        return (
-            PROVEN
-            if self.best.status == "optimal" and given(self.share) >= 1 - ONE_ANSWER
-            else NOT_PROVEN
-        )
+            return display.REFUSED if self.broken else display.DOES_NOT_FIT
+        proven = self.best.status == "optimal" and given(self.share) >= 1 - ONE_ANSWER
+        return display.PROVEN if proven else display.NOT_PROVEN
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -125,28 +109,23 @@ class Score(Frozen):
         """The score in one sentence."""
         if not self.valid:
             unsaid = len(self.reasons) - 1
-            more = f" (and {counted(unsaid, 'more reason')})" if unsaid else ""
-            none = (
-                f" Nor is any other: {self.best.reason}."
-                if self.best.status == "infeasible"
-                else ""
-            )
+            more = f" (and {display.counted(unsaid, 'more reason')})" if unsaid else ""
+            infeasible = self.best.status == "infeasible"
+            none = f" Nor is any other: {self.best.reason}." if infeasible else ""
             return f"This placement is not valid: {self.reasons[0]}{more}.{none}"
         first, *others = given(self.evaluation).bottlenecks
         more = f" and {others[0] if len(others) == 1 else f'{len(others)} more'}" if others else ""
-        text = f"{rate(given(self.throughput))}, limited by {first}{more}"
+        text = f"{display.rate(given(self.throughput))}, limited by {first}{more}"
         if self.share is None:
             return f"{text}; nothing is proven about the optimum."
         if self.best.status != "optimal":
-            most = f"which is not above {number(given(self.best.bound))}"
+            most = f"which is not above {display.number(given(self.best.bound))}"
             return f"{text}: at least {self.share:.1%} of the optimum, {most}."
         if self.share >= 1 - ONE_ANSWER:
             return f"{text}: the proven optimum."
-        return (
-            f"{text}: {self.share:.1%} of the proven optimum of {number(given(self.best.bound))}."
-        )
+        return f"{text}: {self.share:.1%} of the proven optimum of {display.number(given(self.best.bound))}."
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> display.DataFrame:
         """Return one row per stage (`Evaluation.to_frame`) of a valid placement, else one per overloaded stage.
 
         Returns
@@ -155,14 +134,11 @@ class Score(Frozen):
             Of overloaded stages: `stage` (counted from 1), `layers` (their number), `gpu`,
             `gpu_type`, `needed_gb`, `offered_gb`, `deficit_gb` and `layers_that_fit`.
         """
-        import pandas as pd
-
         if self.valid:
             return given(self.evaluation).to_frame()
         columns = ["stage", "layers", "gpu", "gpu_type", "needed_gb", "offered_gb", "deficit_gb"]
-        frame = pd.DataFrame(
-            [[getattr(m, c) for c in columns] for m in self.misfits], columns=columns
-        )
+        rows = [[getattr(misfit, column) for column in columns] for misfit in self.misfits]
+        frame = display.data_frame(rows, columns)
         frame["layers"] = frame["layers"].map(len)
         return frame.assign(layers_that_fit=[m.most_layers for m in self.misfits])
 
@@ -175,7 +151,7 @@ class Score(Frozen):
             return head + given(self.evaluation)._repr_html_()
         listed = "".join(f"<li>{escape(reason)}</li>" for reason in self.reasons)
         html = f"{head}<ul>{listed}</ul>"
-        return html + table(self.to_frame(), digits=4) if self.misfits else html
+        return html + display.table(self.to_frame(), digits=4) if self.misfits else html
 
 
 @checked_arguments
@@ -228,9 +204,8 @@ def score(
     if not broken and not misfits:
         try:
             evaluation = evaluate(problem, placement)
-        except (
-            InvalidPlacement
-        ) as error:  # all fits, and still a stage has no rate: times left out of `Measured`
+        except InvalidPlacement as error:
+            # all fits, and still a stage has no rate: times left out of `Measured`
             broken = error.defects
     if best is None:
         best = solve(problem, time_limit=time_limit)

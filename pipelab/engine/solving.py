@@ -12,25 +12,19 @@ from typing import Any, Literal, overload
 from pipelab.engine.answers import Result
 from pipelab.engine.arguments import check_options, refuse_training
 from pipelab.engine.deadline import stop_of
+from pipelab.engine.methods import rules_of_thumb
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.methods.batches import best_batch
-from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.exhaustive import solve_exhaustive
 from pipelab.engine.methods.joint import solve_joint
-from pipelab.engine.methods.latency import solve_for_latency
-from pipelab.engine.methods.rules_of_thumb import (
-    solve_bandwidth_aware,
-    solve_by_flops,
-    solve_even,
-    solve_proportional,
-)
+from pipelab.engine.methods.latency_and_cost import solve_for_cost, solve_for_latency
 from pipelab.engine.methods.single_gpu import solve_single_gpu
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.runs_on import best_start
 from pipelab.engine.training import TrainingResult
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidValue, UnknownName, nearest, refuse_unknown
 from pipelab.interrupts import noted_interrupts
 from pipelab.problem import Problem
 from pipelab.reproductions import reproduction
@@ -38,10 +32,10 @@ from pipelab.reproductions import reproduction
 # None: a reproduction, imported when it is asked for.
 METHODS: dict[str, Callable[..., Result] | None] = {
     "auto": solve_auto,
-    "even": solve_even,
-    "proportional": solve_proportional,
-    "by_flops": solve_by_flops,
-    "bandwidth_aware": solve_bandwidth_aware,
+    "even": rules_of_thumb.solve_even,
+    "proportional": rules_of_thumb.solve_proportional,
+    "by_flops": rules_of_thumb.solve_by_flops,
+    "bandwidth_aware": rules_of_thumb.solve_bandwidth_aware,
     "exhaustive": solve_exhaustive,
     "single_gpu": solve_single_gpu,
     "type_count": None,
@@ -162,9 +156,8 @@ def solve(
     ('optimal', 301.784, (0, 1), 'aggregated')
     """
     if not isinstance(problem, Problem):
-        raise InvalidValue(
-            "solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")]
-        )
+        expected = "expected a Problem, such as load_case('tiny')"
+        raise InvalidValue("solve", [("problem", problem, expected)])
     with noted_interrupts(passed_on=False):  # also before and after the method
         function = method_of(method, {**options, "objective": objective})
         if options.get("budget") is not None:
@@ -223,12 +216,10 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     ------
     UnknownName, InvalidValue
     """
-    if not isinstance(method, str) or method not in METHODS:
-        raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
+    refuse_unknown("method", method, METHODS)
     options = dict(options)
     objective = options.pop("objective", "throughput")
-    if not isinstance(objective, str) or objective not in OBJECTIVES:
-        raise UnknownName(f"there is no objective {objective!r}; {nearest(objective, OBJECTIVES)}")
+    refuse_unknown("objective", objective, OBJECTIVES)
     searched = OBJECTIVES[objective]
     if searched and method not in ("auto", "aggregated"):
         expected = f"expected 'auto' or 'aggregated', which prove objective={objective!r}"

@@ -6,7 +6,6 @@ the stage-flow program, the compositions of deployments, flows and training, and
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -56,37 +55,28 @@ def least_seconds(layers: int, hop: float, ending_at: Callable[[int], np.ndarray
     return reached
 
 
-class WaysThrough(NamedTuple):
-    """How sets of classes are entered and left, as stages: a hop is as slow as its slowest pair of classes.
-
-    Attributes
-    ----------
-    of : int array, shape (Q,)
-        The way through each set.
-    through : int array, shape (J, 2)
-        Of each way through: the way to enter and the way to leave.
-    slowest : list of float arrays, shape (L, E)
-        From each way to leave to each way to enter: the least of each rate, then the greatest of all seconds.
-    """
-
-    of: np.ndarray
-    through: np.ndarray
-    slowest: list[np.ndarray]
-
-
 def ways_through(
     sets: np.ndarray,
     rates: Sequence[np.ndarray] = (),
     seconds: Sequence[np.ndarray] = (),
     deadline: Deadline = NEVER,
-) -> WaysThrough:
-    """Find the different ways to enter and to leave sets of classes.
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Find the different ways to enter and to leave sets of classes: a hop is as slow as its slowest pair.
 
     Parameters
     ----------
     sets : bool array, shape (Q, A)
     rates, seconds : sequences of float arrays, shape (A, A)
         Of a hop from class to class; seconds are infinite where there is none. Only classes of some set count.
+
+    Returns
+    -------
+    of : int array, shape (Q,)
+        The way through each set.
+    through : int array, shape (J, 2)
+        Of each way through: the way to enter and the way to leave.
+    slowest : list of float arrays, shape (L, E)
+        From each way to leave to each way to enter: the least of each rate, then the greatest of all seconds.
 
     Raises
     ------
@@ -105,8 +95,7 @@ def ways_through(
     if len(left) * len(example) > _MOST_PAIRS:
         raise TooLarge(
             f"stages mix GPUs in {len(sets):,} ways that links tell apart; a smaller max_gpus_per_stage or "
-            "same_type_stages=True leaves fewer",
-            {"sets": len(sets)},
+            "same_type_stages=True leaves fewer"
         )
     pairs = np.stack([enter.reshape(-1), leave.reshape(-1)], axis=1)
     through, of = np.unique(pairs, axis=0, return_inverse=True)
@@ -114,7 +103,7 @@ def ways_through(
         np.stack([sign * (sign * rows[:, s]).max(axis=1) for s in inside[example]], axis=1)
         for sign, rows in zip(signs, np.split(left, len(signs), axis=1), strict=True)
     ]
-    return WaysThrough(of=of.reshape(-1), through=through, slowest=slowest)
+    return of.reshape(-1), through, slowest
 
 
 def slowest_between(sets: np.ndarray, measure: np.ndarray) -> np.ndarray:

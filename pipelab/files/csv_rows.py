@@ -13,24 +13,12 @@ from functools import cache, partial
 from io import StringIO
 from pathlib import Path
 from types import UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
+from pipelab.display import DataFrame
+from pipelab.errors import InvalidData, InvalidValue, nearest, refuse_unknown, shown
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.reading_and_writing import read_text
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 # Digits as people write them: Python would also take 4_0 for forty.
 NUMBER = re.compile(
@@ -237,7 +225,7 @@ def csv_text(header: list, rows: list[list]) -> str:
     return pd.DataFrame(rows, columns=header).to_csv(index=False, lineterminator="\n")
 
 
-def frame_of(path: Path, index: str) -> "DataFrame":
+def frame_of(path: Path, index: str) -> DataFrame:
     """Read a CSV as a DataFrame by the rules of `read_rows`: only an empty cell is missing."""
     import pandas as pd
 
@@ -246,7 +234,7 @@ def frame_of(path: Path, index: str) -> "DataFrame":
     return pd.read_csv(StringIO(text), keep_default_na=False, na_values=[""]).set_index(index)
 
 
-def saved_run(name: str) -> "DataFrame":
+def saved_run(name: str) -> DataFrame:
     """Load a table of measurements that was saved beside the cases.
 
     Parameters
@@ -275,6 +263,5 @@ def saved_run(name: str) -> "DataFrame":
     import pandas as pd
 
     there = sorted(path.stem for path in data_dir().glob("*_runs.csv"))
-    if name not in there:
-        raise UnknownName(f"there is no saved run {name!r}; {nearest(name, there)}")
+    refuse_unknown("saved run", name, there)
     return pd.read_csv(data_dir() / f"{name}.csv")

@@ -15,16 +15,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 from pydantic import AllowInfNan, Strict
 
-from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import (
-    Count,
-    NotNegative,
-    Positive,
-    checked,
-    described,
-    instance,
-    is_list,
-)
+from pipelab.errors import InvalidData, InvalidValue, nearest, refuse_unknown, shown
+from pipelab.fields import Count, NotNegative, Positive, checked, described, instance, is_list
 from pipelab.files.csv_rows import Row, place
 from pipelab.files.reading_and_writing import json_of, named, path_of, read_text
 from pipelab.hardware.calibration import Calibration, fit_constants
@@ -78,9 +70,8 @@ def _stated_facts(given: Mapping[str, Any]) -> StatedFacts:
         stated = StatedFacts(**given)
     except InvalidValue as error:
         raise InvalidValue("calibrate", error.problems) from None
-    if stated.model is not None and stated.model not in models().index:
-        known = nearest(stated.model, models().index)
-        raise UnknownName(f"there is no model {shown(stated.model)}; {known}")
+    if stated.model is not None:
+        refuse_unknown("model", stated.model, models().index)
     return stated
 
 
@@ -153,9 +144,8 @@ class _BenchmarkRecord:
 
     def passes(self, stated: StatedFacts, gpus: _Facts) -> Iterator[Measurement]:
         """Read its times, by the format whose marks it has."""
-        columns = [
-            form for form in (_LlamaBench, _VllmLatency, _Serving) if form.marks & set(self.fields)
-        ]
+        forms = (_LlamaBench, _VllmLatency, _Serving)
+        columns = [form for form in forms if form.marks & set(self.fields)]
         if not columns:
             keys = ", ".join(map(str, list(self.fields)[:12])) or "nothing"
             raise InvalidData(
@@ -186,14 +176,12 @@ def _results(path: Path) -> list[_BenchmarkRecord]:
     objects = whole if isinstance(whole, list) else [whole]
     if not objects:
         raise InvalidData(f"{named(path)}: an empty list; expected results of a benchmark")
-    for n, one in enumerate(objects, start=1):
-        if not isinstance(one, dict):
-            expected = "expected an object with fields"
-            raise InvalidData(f"{named(path)}, result {n}: {shown(one)}: {expected}")
-    return [
-        _BenchmarkRecord(f"{named(path)}, result {n}", one)
-        for n, one in enumerate(objects, start=1)
-    ]
+    records = [_BenchmarkRecord(f"{named(path)}, result {n}", x) for n, x in enumerate(objects, 1)]
+    for record in records:
+        if not isinstance(record.fields, dict):
+            given = shown(record.fields)
+            raise InvalidData(f"{record.place}: {given}: expected an object with fields")
+    return records
 
 
 _Refused = Iterator[tuple[str, str]]  # fields that no time can be read with, and what was expected
@@ -326,9 +314,7 @@ class _Serving:
         """List why as many as the file says do not run at once all the time."""
         if stated.batch is not None or self.max_concurrency is None:
             return
-        expected = (
-            "expected all at once (inf), or places stay empty; give batch=…, as many as ran at once"
-        )
+        expected = "expected inf (all at once), or places stay empty; or give batch=…, how many ran"
         if str(self.request_rate).lower() not in ("none", "inf", "infinity"):
             yield "request_rate", expected
         if self.ramp_up_strategy:
@@ -452,9 +438,7 @@ def _tensor_parallel(result: _BenchmarkRecord) -> int:
         split = re.fullmatch(_PARALLEL, field)
         if split and str(value) not in ("1", "None", ""):
             if not split[1] or not re.fullmatch(r"[1-9]\d{0,3}", str(value)):
-                raise result.error(
-                    field, "expected one copy, all of whose layers are on the same GPUs"
-                )
+                raise result.error(field, "expected one copy, with all layers on the same GPUs")
             gpus = int(value)
     return gpus
 
@@ -519,9 +503,7 @@ def calibrate(
     facts = _stated_facts(stated)
     if stated and not any(map(_is_benchmark, files)):
         name, value = next(iter(stated.items()))
-        expected = (
-            f"expected none: {named(files[0])} already contains this; arguments are for {_FORMATS}"
-        )
+        expected = f"expected none: {named(files[0])} contains this; arguments are for {_FORMATS}"
         raise InvalidValue("calibrate", [(name, value, expected)])
     rows = []
     for file in files:

@@ -8,17 +8,13 @@ less (soft L1).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.fields import Frozen
 from pipelab.hardware.published_times import Measurement, Traversal
 from pipelab.hardware.roofline import Roofline
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 # How unsure a default is: standard deviation of its logarithm. 0.1 is about 10%.
 PRIORS = {
@@ -58,8 +54,8 @@ class Calibration(Frozen):
     """A cost model fitted to measurements, and how far off it was and is."""
 
     costs: Roofline
-    table: "DataFrame"  # a row per measurement: errors "before", "after" and "left_out"
-    constants: "DataFrame"  # a row per constant that was fitted: "default", "fitted"
+    table: DataFrame  # a row per measurement: errors "before", "after" and "left_out"
+    constants: DataFrame  # a row per constant that was fitted: "default", "fitted"
 
     @property
     def sentence(self) -> str:
@@ -71,20 +67,16 @@ class Calibration(Frozen):
         )
 
     def _repr_html_(self) -> str:
-        from pipelab.display import table
-
         moved = (self.constants["fitted"] / self.constants["default"] - 1).abs() > _MOVED
         return f"<p>{self.sentence}</p>{table(self.constants[moved], digits=4)}"
 
 
 def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
     """Fit the constants of a cost model to these rows."""
-    import pandas as pd
-
     fit = ConstantsFit(costs, rows)
     best = fit.solved(range(len(rows)))
     folds = [str(i % FOLDS) for i in range(len(rows))]
-    table = pd.DataFrame(
+    table = data_frame(
         {
             "what": [row.what for row in rows],
             "before": fit.errors(fit.zero),
@@ -179,10 +171,8 @@ class ConstantsFit:
             )
         return replace(self.costs, gpus=gpus, engines=engines)
 
-    def changes(self, calibrated: Roofline) -> "DataFrame":
+    def changes(self, calibrated: Roofline) -> DataFrame:
         """Tabulate every constant that was fitted, as it was and as it is."""
-        import pandas as pd
-
         rows: list[tuple[str, str, float, float]] = []
         for whose, constant in self.constants:
             field = GPU_FIELDS.get(constant, constant)
@@ -192,4 +182,4 @@ class ConstantsFit:
                     for costs in (self.costs, calibrated)
                 )
                 rows.append((whose, field, getattr(old, field), getattr(new, field)))
-        return pd.DataFrame(rows, columns=["of", "constant", "default", "fitted"])
+        return data_frame(rows, columns=["of", "constant", "default", "fitted"])

@@ -241,9 +241,7 @@ def _full_by_type(c: _Config) -> list[int]:
         raise c.error("layer_types", f"expected a list of num_hidden_layers = {layers} kinds")
     for kind in kinds:
         if kind not in ("full_attention", "sliding_attention"):
-            expected = (
-                f"expected full_attention or sliding_attention in each layer, not {shown(kind)}"
-            )
+            expected = f"expected full_attention or sliding_attention, not {shown(kind)}"
             raise c.error("layer_types", expected)
     return [i for i, kind in enumerate(kinds) if kind == "full_attention"]
 

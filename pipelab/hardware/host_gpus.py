@@ -126,9 +126,7 @@ def _refuse_unusable(row: Row) -> None:
                 column, cell, f"a MIG instance or a partition, or a GPU cut into them: {WHOLE}"
             )
         if column == "compute_mode" and cell == "Prohibited":
-            expected = (
-                "expected a GPU that programs may use; run nvidia-smi -c DEFAULT, or leave it out"
-            )
+            expected = "expected a usable GPU; run nvidia-smi -c DEFAULT, or leave it out"
             raise row.error(column, cell, expected)
 
 

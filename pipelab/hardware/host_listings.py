@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations, takewhile
+from itertools import combinations, takewhile, zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,6 @@ from pipelab.errors import InvalidData, nearest, shown
 from pipelab.fields import Number, checked, described
 from pipelab.files.csv_rows import read_objects
 from pipelab.files.reading_and_writing import named, read_text, refused
-from pipelab.hardware.amd_topology import as_topo_m
 from pipelab.hardware.engine_rules import platform_of
 from pipelab.hardware.host_gpus import COMMANDS, WHOLE, ListedGPU, listed_gpus
 from pipelab.hardware.known_gpus import GPUFacts
@@ -48,6 +47,10 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LABEL = re.compile(r"GPU(\d{1,4})")
 _WORD = r"NV([1-9]|1[0-8])|PIX|PXB|PHB|NODE|SYS|SOC"
 _WORDS = f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS (AMD's: XGMI or PCIE)"
+# Titles of tables: "Link Type between two GPUs" of rocm-smi (showTypeTopology), "LINK TYPE TABLE:" of amd-smi.
+_TITLE = re.compile(r"\b(\w+) (between two gpus|table:)", re.IGNORECASE)
+_AMD_LABEL = re.compile(r"GPU\d+|[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
+_Lines = dict[int, list[str]]  # words by the number of their line
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -153,7 +156,7 @@ def _read_topology(path: Path, listed: list[ListedGPU], gpus: str) -> list[list[
     wanted = [gpu.number for gpu in listed]
     header: list[int] = []
     rows: dict[int, list[str]] = {}
-    for n, raw in enumerate(as_topo_m(path, read_text(path)).splitlines(), start=1):
+    for n, raw in enumerate(_as_topo_m(path, read_text(path)).splitlines(), start=1):
         place, line = f"{path}, line {n}", _ANSI.sub("", raw).strip()
         if line.startswith("MIG"):
             raise InvalidData(f"{place}: {shown(line)}: a MIG instance: {WHOLE}")
@@ -290,3 +293,48 @@ def _network(
             "or give network_gbit_per_s=…"
         )
     return rates, latency
+
+
+def _as_topo_m(path: Path, text: str) -> str:
+    """Write a listing of AMD's tools as `nvidia-smi topo -m` writes one, each row in its line; others stay.
+
+    An XGMI link stands as one NVLink. PCIe stands as PHB within one socket (2 hops), or else as SYS.
+
+    Raises
+    ------
+    InvalidData
+        It has no types of links.
+    """
+    if not re.search("between two gpus|type table:", text, re.IGNORECASE):
+        return text
+    tables = _tables(text)
+    links, hops = tables.get("type", {}), tables.get("hops", {})
+    if not links:
+        raise InvalidData(f"{path}: no types of links; {_EXPECTED}")
+    first = next(iter(links.values()))
+    numbers = {label: f"GPU{i}" for i, label in enumerate(first) if not label.startswith("GPU")}
+    lines = [""] * max(links)
+    steps = [*hops.values(), *([[]] * len(links))]
+    for (at, words), far in zip(links.items(), steps, strict=False):
+        cells = zip_longest(words, far[: len(words)], fillvalue="")
+        lines[at - 1] = " ".join(numbers.get(word, _word(word, hop)) for word, hop in cells)
+    return "\n".join(lines)
+
+
+def _word(word: str, hops: str) -> str:
+    if word == "PCIE":
+        return "PHB" if hops == "2" else "SYS"
+    return {"XGMI": "NV1", "SELF": "X", "0": "X"}.get(word, word)
+
+
+def _tables(text: str) -> dict[str, _Lines]:
+    """Find the rows of every table, by the last word of its title."""
+    tables: dict[str, _Lines] = {}
+    title = ""
+    for at, line in enumerate(text.splitlines(), start=1):
+        words = line.split()
+        if heading := _TITLE.search(line):
+            title = heading[1].lower()
+        elif words and _AMD_LABEL.fullmatch(words[0]):
+            tables.setdefault(title, {})[at] = words
+    return tables

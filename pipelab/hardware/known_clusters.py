@@ -4,11 +4,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
+from pipelab.display import DataFrame
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import Count, NotNegative, Positive, checked, checked_arguments, described
 from pipelab.files.bundled_folders import data_dir
@@ -16,9 +17,6 @@ from pipelab.files.csv_rows import frame_of, read_objects
 from pipelab.files.reading_and_writing import path_of
 from pipelab.hardware.host_listings import cluster_of_hosts
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _MOST_GPUS, _MOST_NODES = 100_000, 4_000  # every two nodes have a link of their own: 128 MB
 
@@ -227,13 +225,12 @@ def _cluster(
             if first % (row.gpus_per_machine or per_node) == 0:
                 # two rows may hold machines of the same kind: all are counted
                 machine = f"{row.site}{row.gpu_type} machine no. {len(nodes) + 1}"
+            node = f"{row.site}{row.gpu_type}×{per_node} no. {len(nodes) + 1}"
             one = GPU(
                 type=row.gpu_type,
                 memory_gb=gpu.memory_gb,
                 usd_per_hour=gpu.usd_per_hour,
-                node=f"{row.site}{row.gpu_type}×{per_node} no. {len(nodes) + 1}"
-                if size > 1
-                else "",
+                node=node if size > 1 else "",
                 node_gb_per_s=inside if size > 1 else None,
                 machine=machine if row.gpus_per_machine else "",
             )
@@ -245,44 +242,31 @@ def _cluster(
             )
     group = np.repeat(np.arange(len(nodes)), [n.count for n in nodes])
     gpus = tuple(g for n in nodes for g in (n.gpu,) * n.count)
-    return Cluster(gpus, _bandwidth(nodes), group, _latency(nodes))
+    bandwidth, latency = _links(nodes)
+    return Cluster(gpus, bandwidth, group, latency)
 
 
-def _bandwidth(nodes: list[_NodeSpeeds]) -> np.ndarray:
-    """Return GB/s between nodes, and inside each on the diagonal."""
+def _links(nodes: list[_NodeSpeeds]) -> tuple[np.ndarray, np.ndarray]:
+    """Return GB/s and milliseconds between nodes; on the diagonal GB/s inside each, and no time inside a machine."""
+    site = np.array([n.facts.site for n in nodes])
+    machine = np.array([n.gpu.machine or f"node {i}" for i, n in enumerate(nodes)])
+    other_site, other_machine = (names[:, None] != names for names in (site, machine))
     between = [(n.facts.between_sites_gbit_per_s or np.inf) / 8 for n in nodes]
     outside, far, slot = (
         np.minimum.outer(rates, rates)
         for rates in ([n.outside for n in nodes], between, [n.slot for n in nodes])
     )
-    matrix = np.where(_other_sites(nodes), np.minimum(outside, far), outside)
-    matrix = np.where(_one_machine(nodes), slot, matrix)
-    np.fill_diagonal(matrix, [n.inside for n in nodes])
-    return matrix
-
-
-def _one_machine(nodes: list[_NodeSpeeds]) -> np.ndarray:
-    """Tell which nodes are in one machine; bool, (nodes, nodes)."""
-    machine = np.array([n.gpu.machine or f"node {i}" for i, n in enumerate(nodes)])
-    return machine[:, None] == machine
-
-
-def _other_sites(nodes: list[_NodeSpeeds]) -> np.ndarray:
-    """Tell which nodes are at different sites; bool, (nodes, nodes)."""
-    site = np.array([n.facts.site for n in nodes])
-    return site[:, None] != site
-
-
-def _latency(nodes: list[_NodeSpeeds]) -> np.ndarray:
-    """Return milliseconds between nodes; nothing inside a machine."""
+    bandwidth = np.where(other_site, np.minimum(outside, far), outside)
+    bandwidth = np.where(other_machine, bandwidth, slot)
+    np.fill_diagonal(bandwidth, [n.inside for n in nodes])
     network = [n.facts.network_latency_ms or 0.0 for n in nodes]
-    between = [n.facts.between_sites_latency_ms or 0.0 for n in nodes]
-    near, far = (np.maximum.outer(latency, latency) for latency in (network, between))
-    matrix = np.where(_other_sites(nodes), np.maximum(near, far), near)
-    return np.where(_one_machine(nodes), 0.0, matrix)
+    beyond = [n.facts.between_sites_latency_ms or 0.0 for n in nodes]
+    near, distant = (np.maximum.outer(latency, latency) for latency in (network, beyond))
+    latency = np.where(other_site, np.maximum(near, distant), near)
+    return bandwidth, np.where(other_machine, latency, 0.0)
 
 
-def clusters(path: str | Path | None = None) -> "DataFrame":
+def clusters(path: str | Path | None = None) -> DataFrame:
     """Show the clusters as a table, one row per sort of node.
 
     Parameters

@@ -3,16 +3,14 @@
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from pipelab.display import DataFrame
 from pipelab.errors import InvalidData, nearest
 from pipelab.fields import Positive, Share, checked
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import bundled_by_name, frame_of, read_by_name
 from pipelab.files.reading_and_writing import path_of
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @checked
@@ -108,11 +106,9 @@ def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
     121.0
     """
     bundled = bundled_by_name("gpus.csv", "gpu_type", GPUFacts)
-    return bundled | ({} if path is None else _read(path_of("load_gpus", path)))
-
-
-def _read(path: Path) -> dict[str, GPUFacts]:
-    return read_by_name(path, "gpu_type", GPUFacts)
+    if path is None:
+        return dict(bundled)
+    return bundled | read_by_name(path_of("load_gpus", path), "gpu_type", GPUFacts)
 
 
 def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:
@@ -150,7 +146,7 @@ def _plain_name(name: str) -> str:
     return re.sub(r"^(nvidia )?(tesla |geforce )?", "", " ".join(name.lower().split()))
 
 
-def gpus(path: str | Path | None = None) -> "DataFrame":
+def gpus(path: str | Path | None = None) -> DataFrame:
     """Show the facts as a table, one row per type of GPU.
 
     Parameters
@@ -178,7 +174,7 @@ def gpus(path: str | Path | None = None) -> "DataFrame":
     3350.0
     """
     path = data_dir() / "gpus.csv" if path is None else path_of("gpus", path)
-    _read(path)  # refuses what does not fit
+    read_by_name(path, "gpu_type", GPUFacts)  # refuses what does not fit
     table = frame_of(path, "gpu_type")
     numbers = table.select_dtypes("number").columns
     return table.astype(dict.fromkeys(numbers, float))

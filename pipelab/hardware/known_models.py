@@ -4,8 +4,9 @@ import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipelab.display import DataFrame
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count
 from pipelab.files.bundled_folders import data_dir
@@ -13,9 +14,6 @@ from pipelab.files.csv_rows import frame_of, read_by_name
 from pipelab.files.reading_and_writing import path_of
 from pipelab.hardware.config_json import model_of_config
 from pipelab.hardware.transformer import LatentAttention, Transformer
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _LATENT = {f"latent_{name}": Count for name in LatentAttention.__dataclass_fields__}
 
@@ -106,7 +104,7 @@ def _make(**values: Any) -> Transformer:
     return Transformer(**values)
 
 
-def models(path: str | Path | None = None) -> "DataFrame":
+def models(path: str | Path | None = None) -> DataFrame:
     """Show the models as a table, one row each.
 
     Parameters
@@ -138,7 +136,6 @@ def models(path: str | Path | None = None) -> "DataFrame":
     known = _read(path)
     table = frame_of(path, "model")
     table.insert(0, "parameters", [known[name].parameters() for name in table.index])
-    table.insert(
-        1, "parameters_a_token_meets", [known[name].parameters(active=True) for name in table.index]
-    )
+    met = [known[name].parameters(active=True) for name in table.index]
+    table.insert(1, "parameters_a_token_meets", met)
     return table

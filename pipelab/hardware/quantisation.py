@@ -124,9 +124,8 @@ class QuantisationScheme:
                 raise self.error("checkpoint_format", form, "expected gptq or gptq_v2")
             return self._grouped(get("bits"), get("group_size"))
         if self.method == "compressed-tensors":
-            return (
-                None if get("config_groups") == {} else self._compressed()
-            )  # keys and values alone
+            # without groups, keys and values alone are quantised
+            return None if get("config_groups") == {} else self._compressed()
         bits = (get("load_in_8bit"), get("load_in_4bit") or False)
         if self.method == "bitsandbytes" and bits == (True, False):
             return _StoredWeights("int8", -1, 4, self._has_head())

@@ -5,16 +5,13 @@ the last one's the head, so not all layers are identical.
 """
 
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Count, Flag, Layers, Natural, checked, derived
 from pipelab.problem import ModelLike
 from pipelab.spans import Spans, spans_from_factors
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 # bytes per element
 PRECISIONS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
@@ -419,11 +416,9 @@ class Transformer(ModelLike):
         return replace(kinds, weight=kinds.weight - twice * matrix)
 
     def _repr_html_(self) -> str:
-        from pipelab.display import table
-
         return table(self.to_frame())
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Tabulate dimensions, parameters and sizes.
 
         Returns
@@ -431,8 +426,6 @@ class Transformer(ModelLike):
         pandas.DataFrame
             Two columns of text, the first with the model's name as its title.
         """
-        import pandas as pd
-
         rows = [
             ("layers", f"{self.layers}"),
             ("d_model, d_ff", f"{self.d_model:,}, {self.d_ff:,}"),
@@ -448,4 +441,4 @@ class Transformer(ModelLike):
         if self.window is not None:
             windows = self.layers - len(self.full_layers)
             rows.append(("window", f"{self.window:,} tokens in {windows} of {self.layers} layers"))
-        return pd.DataFrame(rows, columns=[self.name, "value"])
+        return data_frame(rows, columns=[self.name, "value"])

@@ -3,11 +3,12 @@
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
 from pipelab.fields import Count, Frozen, checked_arguments, described, given, instance
@@ -18,10 +19,6 @@ from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem, Workload, answered, fits_in
 from pipelab.splits import split_minmax
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 MOST_COUNTED = 10**9  # by a Workload; what fits this often has no limit
 
@@ -65,7 +62,7 @@ class Capacity(Frozen):
         """Most sequences at once (of all microbatches in flight) of the workload's length; None for any."""
         return _least([s.sequences for s in self.stages])
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Tabulate the stages.
 
         Returns
@@ -74,8 +71,6 @@ class Capacity(Frozen):
             One row per stage: `stage`, `layers`, `gpu_types`, `longest_context_tokens`,
             `most_sequences` (infinite where memory sets no limit), and what this stage `limits`.
         """
-        import pandas as pd
-
         rows = []
         for i, stage in enumerate(self.stages, start=1):
             most_of = {name: getattr(stage, name) for name in ("context", "sequences")}
@@ -93,11 +88,9 @@ class Capacity(Frozen):
                     "limits": ", ".join(limits),
                 }
             )
-        return pd.DataFrame(rows)
+        return data_frame(rows)
 
     def _repr_html_(self) -> str:
-        from pipelab.display import table
-
         counted = f"With what {self.runs_on}" if self.runs_on else "Without what an engine"
         return table(self.to_frame()) + f"<p>{counted} itself keeps in memory.</p>"
 
@@ -187,7 +180,7 @@ def node_mixes(
     workload: Annotated[Workload, described("a Workload")],
     gpu: Annotated[GPU, described("a GPU")],
     gpus: Count,
-) -> "DataFrame":
+) -> DataFrame:
     """List every mix of tensor parallelism, pipeline stages and replicas on one node.
 
     The sequences of the workload (`batch_size` · `in_flight`) are shared among the replicas; a
@@ -230,8 +223,6 @@ def node_mixes(
     >>> table.loc[0, ["tensor_parallel", "stages", "replicas"]].tolist()
     [8, 1, 1]
     """
-    import pandas as pd
-
     if not gpu.node:
         expected = "expected a GPU with a node and node_gb_per_s, the bandwidth inside it"
         raise InvalidValue("node_mixes", [("gpu.node", gpu.node, expected)])
@@ -242,7 +233,7 @@ def node_mixes(
     cuts = [n for n in parts if gpus % n == 0 and can_cut(model, n)]
     mixes = [(n, k, gpus // n // k) for n in cuts for k in parts if gpus // n % k == 0]
     rows = [_row(costs, model, workload, gpu, *mix) for mix in mixes if mix[1] <= model.layers]
-    table, order = pd.DataFrame(rows), ["fits", "tokens_per_s"]
+    table, order = data_frame(rows), ["fits", "tokens_per_s"]
     return table.sort_values(order, ascending=False, kind="stable").reset_index(drop=True)
 
 

@@ -19,25 +19,8 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidValue, NotApplicable, UnknownName, nearest, shown
+from pipelab.files import case_tables, csv_rows
 from pipelab.files.bundled_folders import data_dir
-from pipelab.files.case_tables import (
-    PoolRow,
-    check_names,
-    number_of,
-    part_of,
-    read_bandwidth,
-    read_config,
-    read_layers,
-    read_pool,
-)
-from pipelab.files.csv_rows import (
-    Row,
-    csv_text,
-    flag,
-    place,
-    plain,
-    read_by_name,
-)
 from pipelab.files.reading_and_writing import path_of, refused, write_to
 from pipelab.problem import Model, Problem, Workload
 from pipelab.reproductions import reproduction
@@ -64,13 +47,7 @@ _COSTS = {
     "activation_overhead": "activation_overhead",
     _UNITS: _UNITS,
 }
-_REQUIRED = (
-    *_WORKLOAD,
-    "num_decoder_layers",
-    "d_model",
-    "d_hidden",
-    "layer_weight_memory_gb",
-)
+_REQUIRED = (*_WORKLOAD, "num_decoder_layers", "d_model", "d_hidden", "layer_weight_memory_gb")
 # The write-up's files carry these too; no stage or link depends on them; see `author_settings`.
 _UNUSED = ("vocab_size", "num_attention_heads", "time_limit_seconds", "optimality_gap")
 _KNOWN = (*_MODEL.values(), *_WORKLOAD, *_COSTS.values(), *_RULES, _SAME, *_UNUSED)
@@ -85,7 +62,7 @@ def cases() -> tuple[str, ...]:
         What `load_case` takes.
     """
     folders = (data_dir() / "cases").iterdir()
-    pools = {f.name: read_pool(f) for f in folders if (f / "gpu_pool.csv").is_file()}
+    pools = {f.name: case_tables.read_pool(f) for f in folders if (f / "gpu_pool.csv").is_file()}
     sized = [(sum(one.count for _, one in rows), name) for name, rows in pools.items()]
     return tuple(name for _, name in sorted(sized))
 
@@ -143,7 +120,7 @@ def load_case(case: str | Path, *, cloud_provider: str | None = None, **options:
     (4, 4)
     """
     folder = _find(case)
-    parameters = read_config(folder)
+    parameters = case_tables.read_config(folder)
     if "min_batch_size" in parameters or "max_batch_size" in parameters:
         newest_case = reproduction("a case of the newest form")
         return _with_options(newest_case(folder, parameters, cloud_provider), options)
@@ -153,28 +130,28 @@ def load_case(case: str | Path, *, cloud_provider: str | None = None, **options:
     return _with_options(_of_the_write_up(folder, parameters), options)
 
 
-def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
-    check_names(folder / "config.csv", parameters, _REQUIRED, _KNOWN)
+def _of_the_write_up(folder: Path, parameters: Mapping[str, csv_rows.Row]) -> Problem:
+    case_tables.check_names(folder / "config.csv", parameters, _REQUIRED, _KNOWN)
     coefficients = folder / "throughput_coefficients.csv"
     # a link that dangles is named when it is read
     rates = load_coefficients(coefficients if os.path.lexists(coefficients) else None)
-    costs = part_of(partial(replace, rates), _COSTS, parameters, (_UNITS,))
-    pool = read_pool(folder)
+    costs = case_tables.part_of(partial(replace, rates), _COSTS, parameters, (_UNITS,))
+    pool = case_tables.read_pool(folder)
     gpus = [gpu for row, one in pool for gpu in _gpus(row, one, costs)]
-    links, index = read_bandwidth(folder, len(gpus)), _indices(pool)
-    cluster = place(
+    links, index = case_tables.read_bandwidth(folder, len(gpus)), _indices(pool)
+    cluster = csv_rows.place(
         pool[0][0], {"index": "index"}, partial(Cluster, tuple(gpus), links, index=index)
     )
-    model = part_of(Model, _MODEL, parameters, name=folder.name)
-    model = replace(model, **read_layers(folder, model.layers))
-    load = part_of(Workload, _WORKLOAD, parameters)
+    model = case_tables.part_of(Model, _MODEL, parameters, name=folder.name)
+    model = replace(model, **case_tables.read_layers(folder, model.layers))
+    load = case_tables.part_of(Workload, _WORKLOAD, parameters)
     # the write-up mixes types where its file does not say
-    same = _SAME in parameters and flag(parameters[_SAME], "value", f" ({_SAME})")
+    same = _SAME in parameters and csv_rows.flag(parameters[_SAME], "value", f" ({_SAME})")
     make = partial(Problem, cluster, model, load, costs, name=folder.name, same_type_stages=same)
-    return part_of(make, _RULES, parameters, tuple(_RULES))
+    return case_tables.part_of(make, _RULES, parameters, tuple(_RULES))
 
 
-def _indices(pool: list[tuple[Row, PoolRow]]) -> tuple[int | str, ...]:
+def _indices(pool: list[tuple[csv_rows.Row, case_tables.PoolRow]]) -> tuple[int | str, ...]:
     """Return what its machine calls each GPU; nothing if no row says it."""
     said = any(one.index for _, one in pool)
     names: list[str] = []
@@ -186,10 +163,10 @@ def _indices(pool: list[tuple[Row, PoolRow]]) -> tuple[int | str, ...]:
     return tuple(int(name) if name.isdecimal() else name for name in names)
 
 
-def _gpus(row: Row, one: PoolRow, costs: LinearThroughput) -> list[GPU]:
+def _gpus(row: csv_rows.Row, one: case_tables.PoolRow, costs: LinearThroughput) -> list[GPU]:
     """Return the GPUs of one row of the pool, of a type that the cost model knows."""
     stated = {name: getattr(one, name) for name in _POOL}
-    gpu = place(row, {"type": "gpu_type"}, partial(GPU, one.gpu_type, **stated))
+    gpu = csv_rows.place(row, {"type": "gpu_type"}, partial(GPU, one.gpu_type, **stated))
     if one.gpu_type not in costs.gpu_types:
         known = nearest(one.gpu_type, costs.gpu_types)
         expected = f"is not a GPU type the cost model knows; {known}. {_OWN_RATES}"
@@ -214,9 +191,13 @@ def author_settings(case: str | Path) -> dict[str, float]:
     >>> author_settings("tiny")
     {'gap': 0.01, 'seconds': 60.0}
     """
-    parameters = read_config(_find(case))
+    parameters = case_tables.read_config(_find(case))
     columns = {"gap": "optimality_gap", "seconds": "time_limit_seconds"}
-    return {name: float(number_of(parameters, c)) for name, c in columns.items() if c in parameters}
+    return {
+        name: float(case_tables.number_of(parameters, c))
+        for name, c in columns.items()
+        if c in parameters
+    }
 
 
 def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
@@ -247,7 +228,7 @@ def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
     """
     bundled = data_dir() / "linear_throughput.csv"
     path = bundled if path is None else path_of("load_coefficients", path)
-    return LinearThroughput(read_by_name(path, "gpu_type", Coefficients))
+    return LinearThroughput(csv_rows.read_by_name(path, "gpu_type", Coefficients))
 
 
 def _find(case: str | Path) -> Path:
@@ -312,8 +293,8 @@ def save_case(problem: Problem, path: str | Path) -> Path:
         )
 
     def write(name: str, header: list[str], rows: list[list[Any]]) -> None:
-        texts = [["" if cell is None else plain(cell) for cell in row] for row in rows]
-        write_to("save_case", folder / name, csv_text(header, texts))
+        texts = [["" if cell is None else csv_rows.plain(cell) for cell in row] for row in rows]
+        write_to("save_case", folder / name, csv_rows.csv_text(header, texts))
 
     parts = (
         (_MODEL, problem.model),

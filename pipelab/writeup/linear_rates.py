@@ -12,7 +12,7 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import pass_time, whole_sequences
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.fields import Number, Positive, Share, checked, python_value
 from pipelab.problem import CostModel, ModelLike, Problem, StageCost, StageTables, Workload
 
@@ -201,10 +201,7 @@ class LinearThroughput(CostModel):
         UnknownName
             The model does not know the type.
         """
-        if gpu_type not in self.coefficients:
-            raise UnknownName(
-                f"no coefficients for GPU type {gpu_type!r}; {nearest(gpu_type, self.coefficients)}"
-            )
+        refuse_unknown("GPU type with coefficients", gpu_type, self.coefficients)
         c = self.coefficients[gpu_type]
         linear = self._without_batch(c, workload, layers) + c.per_sequence * batch
         return python_value(np.maximum(1.0, linear))

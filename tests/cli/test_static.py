@@ -210,7 +210,7 @@ def test_a_copy_is_written_whole_and_replaced_whole(two, tmp_path):
     second = nbformat.read(two / "b.ipynb", as_version=4)
     second.cells[1].source = "1 / 0"
     nbformat.write(second, two / "b.ipynb")
-    told = r"b\.ipynb: a cell failed with ZeroDivisionError: division by zero"
+    told = r"b\.ipynb: a cell raised ZeroDivisionError: division by zero"
     with pytest.raises(pl.PipelabError, match=told):
         static_copy(target, ["b"])
     assert alone[0].read_text(encoding="utf-8") == index
@@ -222,7 +222,7 @@ def test_somebodys_folder_is_left_alone(two, tmp_path):
     mine.mkdir()
     (mine / "letter.txt").write_text("dear")
     for target in (mine, mine / "letter.txt"):
-        with pytest.raises(pl.errors.InvalidValue, match="this one holds something else"):
+        with pytest.raises(pl.errors.InvalidValue, match="it holds other files"):
             static_copy(target)
     with pytest.raises(pl.errors.UnknownName, match="no notebook 'aa'; did you mean 'a'"):
         static_copy(tmp_path / "copy", ["aa"])

@@ -370,7 +370,7 @@ def test_the_command_writes_files_and_standard_output(tmp_path):
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert _cli("boostr", "--html", "-").stdout.startswith("<!DOCTYPE html>")
     refused = _cli("boostr", "--csv", "-", "--html", "-").exception
-    assert "at most one on standard output" in str(refused)
+    assert "at most one of them" in str(refused)
 
 
 def test_an_interrupt_in_a_solve_ends_the_ledger(monkeypatch):

@@ -123,7 +123,7 @@ def test_stages_that_nodes_have_no_room_for_are_not_counted(monkeypatch):
 
     def together(problems, deadline, keep_nodes_apart=False, limits=None):
         if keep_nodes_apart:
-            raise pl.errors.TooLarge("too many compositions", {})
+            raise pl.errors.TooLarge("too many compositions")
         return offers.first_offers(problems, deadline)
 
     monkeypatch.setattr(deploying, "first_offers", together)

@@ -139,9 +139,8 @@ def test_what_is_too_large_is_refused_with_its_counts_and_a_way_out(monkeypatch)
     with pytest.raises(
         pl.errors.TooLarge,
         match=r"345,465 allocations, 4,943,458,540 connections, 9,887,608,011 var",
-    ) as caught:
+    ):
         pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "joint")
-    assert caught.value.size["variables"] == 9_887_608_011
 
 
 def test_options_that_do_not_exist_name_the_nearest(tiny):

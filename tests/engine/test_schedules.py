@@ -243,6 +243,5 @@ def test_very_many_defects_are_cut_short():
 
 
 def test_what_would_take_minutes_to_time_is_refused():
-    with pytest.raises(pl.errors.TooLarge, match="at most 1,000,000 and 40,000,000 cells") as found:
+    with pytest.raises(pl.errors.TooLarge, match="at most 1,000,000 and 40,000,000 cells"):
         runnable(pl.schedule("1F1B", 50_000, 1))
-    assert set(found.value.size) == {"rounds", "ranks"}

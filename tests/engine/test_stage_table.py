@@ -24,10 +24,10 @@ def test_a_hop_between_two_ways_is_the_slowest_of_all_pairs(seed, monkeypatch):
     sets, rates = random_sets(rng), seed % 3
     shape = 1 + rates, sets.shape[1], sets.shape[1]
     hops = rng.choice([0.0, 1.0, 2.5, np.inf], shape, p=(0.1, 0.4, 0.4, 0.1))
-    ways = ways_through(sets, rates=hops[:rates], seconds=hops[rates:])
-    enter, leave = ways.through[ways.of].T
+    of, through, measures = ways_through(sets, rates=hops[:rates], seconds=hops[rates:])
+    enter, leave = through[of].T
     slowness = [-1] * rates + [1]
-    for sign, hop, slowest in zip(slowness, hops, ways.slowest, strict=True):
+    for sign, hop, slowest in zip(slowness, hops, measures, strict=True):
         pairs = [[(sign * hop[np.ix_(one, other)]).max() for other in sets] for one in sets]
         assert slowest_between(sets, sign * hop).tolist() == pairs
         assert (sign * slowest[np.ix_(leave, enter)]).tolist() == pairs
@@ -37,7 +37,7 @@ def test_a_hop_between_two_ways_is_the_slowest_of_all_pairs(seed, monkeypatch):
         (slow[:, row].max(axis=1).tobytes(), slow[..., row].max(axis=2).tobytes())
         for row in sets[:, used]
     }
-    assert len(ways.through) == len(different)
+    assert len(through) == len(different)
 
 
 @pytest.mark.parametrize("seed", range(30))

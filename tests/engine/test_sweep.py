@@ -358,7 +358,7 @@ def test_a_torn_last_line_is_computed_again(written):
     [
         ({"method": "even"}, "row 2 says method aggregated, this sweep has even"),
         ({"gap": 0.25}, "row 2 says options .*, this sweep has .*0.25"),
-        ({"points": POINTS[:5]}, "6 of its points are not among these, such as A100 = 1, V100 = 2"),
+        ({"points": POINTS[:5]}, "6 points are not among these, such as A100 = 1, V100 = 2"),
         ({"points": pl.grid(POINTS, batch=(8,))}, "its columns are A100, V100, status"),
     ],
 )

@@ -200,7 +200,7 @@ def test_a_formula_has_no_value_where_it_does_not_hold():
     assert values("ZBV", 1, 4, costs=talking)[0] == 24  # both stages on one rank: nothing is sent
     assert values("GPipe", 3, 8, transfers="queued") == [None, (8, 8, 8)]
     assert values("1F1B", 1, 3, transfers="queued") == [9, (1,)]
-    with pytest.raises(pl.errors.UnknownName, match="transfers 'fast' is not known"):
+    with pytest.raises(pl.errors.UnknownName, match="there is no transfer mode 'fast'"):
         values("1F1B", 1, 3, transfers="fast")
     # another order that only bears the name
     gpipe = pl.schedule("GPipe", 3, 4)

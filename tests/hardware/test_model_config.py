@@ -94,7 +94,7 @@ REFUSED = {
         {"layer_types": ["full_attention", "sliding_attention"]}, "expected a list of num_hidden_layers = 32 kinds",
     ),
     "layers of another kind": (
-        {"layer_types": ["full_attention"] * 31 + ["linear_attention"]}, "in each layer, not 'linear_attention'",
+        {"layer_types": ["full_attention"] * 31 + ["linear_attention"]}, "or sliding_attention, not 'linear_attention'",
     ),
     "windows in a family without them": (
         {"model_type": "llama", "layer_types": ["sliding_attention"] * 32}, "every layer of a llama model",

@@ -14,16 +14,16 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from jinja2 import DictLoader, Environment
 
 import pipelab as pl
 import roofline_oracle
 from pipelab.hardware.engine_rules import known_rules
+from pipelab.io.serving import engine_settings
 from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.writeup.linear_rates import with_link_units
 
-ENGINES = (
-    "vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers",
-)  # fmt: skip
+ENGINES = tuple(known_rules())
 SERVING = [name for name, rules in known_rules().items() if not rules.trains]
 
 
@@ -91,6 +91,13 @@ def _after(arguments, name):
 def _refused(problem, plan, engine, why, **more):
     with pytest.raises(pl.errors.NotApplicable, match=f"(?s){re.escape(engine)}: .*{why}"):
         pl.settings(problem, plan, engine, **more)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_without_a_template_is_refused_with_the_file_that_is_missing(engine, monkeypatch):
+    monkeypatch.setattr(engine_settings, "_templates", lambda: Environment(loader=DictLoader({})))
+    file = rf"pipelab/io/serving/templates/{engine}\.sh\.j2"
+    _refused(_free(4, 1), pl.Placement.of([(4, (0,))]), engine, file)
 
 
 def _free(layers, gpus, nodes=None):

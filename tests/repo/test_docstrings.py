@@ -15,7 +15,7 @@ from numpydoc.validate import validate
 
 import pipelab as pl
 from pipelab.engine.deployments.result import Pipeline
-from pipelab.engine.methods import cost, latency
+from pipelab.engine.methods import latency_and_cost
 from pipelab.engine.schedules import defects
 from pipelab.engine.timeline.placement_timelines import training_timeline
 from pipelab.figures.plotting import FIGURES
@@ -42,7 +42,7 @@ def _documented() -> dict[str, Any]:
         annotation = inspect.signature(function).return_annotation
         returned += [annotation, *typing.get_args(annotation)]
     returned += [drawn for kinds in FIGURES.values() for drawn in kinds.values()]
-    returned += [defects, cost.solve_for_cost, latency.solve_for_latency]
+    returned += [defects, latency_and_cost.solve_for_cost, latency_and_cost.solve_for_latency]
     returned += [LatentAttention, Pipeline, training_timeline]
     # What is only returned may have a docstring without sections; if it has one, it has all.
     listed += [one for one in returned if re.search(r"^\s+-{5,}$", one.__doc__ or "", re.M)]

@@ -46,16 +46,10 @@ Json = Annotated[bool, option("Print JSON for programs.", "--json")]
 class Wanted:
     """The options that describe a problem, as given on the command line; None if not given."""
 
-    model: Annotated[
-        Text, _model("A name, such as Llama-3-70B, or a Hugging Face config.json.")
-    ] = None
+    model: Annotated[Text, _model("Such as Llama-3-70B, or a Hugging Face config.json.")] = None
     gpus: Annotated[Text, _model("Types and counts, such as a100=4,l4=8.")] = None
-    gpu_facts: Annotated[
-        Text, _model("A CSV of GPUs of your own, with columns of data/gpus.csv.")
-    ] = None
-    cluster: Annotated[
-        Text, _model("Or a known cluster, or a folder with nvidia-smi listings.")
-    ] = None
+    gpu_facts: Annotated[Text, _model("Your own GPUs: a CSV with columns of data/gpus.csv.")] = None
+    cluster: Annotated[Text, _model("Or a known cluster, or a folder of listings.")] = None
     precision: Annotated[Text, _model("Of weights: bf16, fp8, int4, …")] = None
     kv_precision: Annotated[Text, _model("Of keys and values.")] = None
     per_node: Annotated[Whole, _model("Of a type per node; 8 by default.", min=1)] = None
@@ -68,9 +62,7 @@ class Wanted:
         Whole, _load(f"Sequences per microbatch (with node: of all); {_BATCH} without a case.")
     ] = None
     length: Annotated[Whole, _load(f"Tokens per sequence; {_LENGTH} without a case.")] = None
-    phase: Annotated[Text, _load("prefill, decode, mixed or training; prefill without a case.")] = (
-        None
-    )
+    phase: Annotated[Text, _load("prefill (without a case), decode, mixed or training.")] = None
     output_tokens: Annotated[
         Whole, _load("Written per sequence; for --phase mixed, and for requests.")
     ] = None

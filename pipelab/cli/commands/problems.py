@@ -7,26 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from pipelab.cli.commands.problem_options import (
-    VARIED,
-    Case,
-    Json,
-    Real,
-    Text,
-    Wanted,
-    Whole,
-    changed,
-    gpu_type,
-    option,
-)
+from pipelab.cli.commands import problem_options
+from pipelab.cli.commands.problem_options import Case, Json, Real, Text, Wanted, Whole, option
 from pipelab.cli.printing import print_deployment, print_evaluation, print_result, say, table_text
+from pipelab.display import DataFrame
 from pipelab.engine.methods import MethodName, ObjectiveName
 from pipelab.errors import InvalidValue, nearest
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import read_rows
 from pipelab.files.reading_and_writing import write_to
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from pipelab.engine.answers import Result
     from pipelab.engine.timeline.placement_timelines import TrainingTimeline
     from pipelab.hardware.roofline import Roofline
@@ -45,6 +36,7 @@ def _json_path(path: Text) -> Text:
 
 
 _PLAN = ".json"
+_ENGINES = read_rows(data_dir() / "engine_rules.csv", ["engine"])
 _kept = partial(option, callback=_json_path)
 CaseOfPlan = Annotated[Text, option("Of a plan: its case, if the plan does not name it.", "--case")]
 RunsOn = Annotated[
@@ -65,9 +57,7 @@ def solve(
     method: Annotated[str, option(f"One of {', '.join(get_args(MethodName))}.")] = "auto",
     objective: Annotated[
         Text,
-        option(
-            f"One of {', '.join(get_args(ObjectiveName))}; throughput by default, in training step_time."
-        ),
+        option(f"One of {', '.join(get_args(ObjectiveName))}; by default the first, or step_time."),
     ] = None,
     at_least: Annotated[Real, option("With latency or cost: a floor in tokens/s.")] = None,
     budget: Budget = None,
@@ -104,9 +94,7 @@ def solve(
 def deploy(
     context: typer.Context,
     case: Case = None,
-    at_least: Annotated[
-        Real, option("A load in tokens/s, to be served at the least price.")
-    ] = None,
+    at_least: Annotated[Real, option("A load in tokens/s, served at the least price.")] = None,
     batches: Annotated[
         Text, option("Batch sizes to choose from for each pipeline, such as 4,8,16.")
     ] = None,
@@ -226,9 +214,7 @@ def evaluate(
 
 def settings(
     context: typer.Context,
-    engine: Annotated[
-        str, option("vLLM, llama.cpp, SGLang, Megatron, torchtitan, TensorRT-LLM or transformers.")
-    ],
+    engine: Annotated[str, option(f"One of {', '.join(row.cells['engine'] for row in _ENGINES)}.")],
     case_or_plan: Annotated[
         Text, typer.Argument(help="A case to solve, or a plan written by solve --output.")
     ] = None,
@@ -324,7 +310,7 @@ def sweep(
     vary: Annotated[
         list[str],
         option(
-            f"NAME=VALUES with commas between, such as batch=8,16: {', '.join(VARIED)}, or with "
+            f"NAME=VALUES with commas between, such as batch=8,16: {', '.join(problem_options.VARIED)}, or with "
             "--gpus a GPU type for its count. Several are combined."
         ),
     ],
@@ -354,7 +340,7 @@ def sweep(
         axes[name] = values
     # what does not fit is refused here, and not by every point
     written = {name: axes[name][0] for name in axes if name == "output_tokens"}
-    changed(wanted, written).problem(case)
+    problem_options.changed(wanted, written).problem(case)
     make = partial(_point, wanted, case)
     limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
     # By this column a file is known to be that of another problem, and refused.
@@ -375,11 +361,11 @@ def _axis(text: str, wanted: Wanted) -> tuple[str, list[float]]:
 
     name, equals, values = (part.strip() for part in text.partition("="))
     plain = name.replace("-", "_")
-    if plain not in VARIED:
+    if plain not in problem_options.VARIED:
         if not wanted.gpus:
-            expected = f"expected one of these, or with --gpus a type; {nearest(name, VARIED)}"
+            expected = f"expected one of these, or with --gpus a type; {nearest(name, problem_options.VARIED)}"
             raise InvalidValue("sweep", [("--vary", name, expected)])
-        plain = gpu_type(name, load_gpus(wanted.gpu_facts))
+        plain = problem_options.gpu_type(name, load_gpus(wanted.gpu_facts))
     try:
         numbers = [float(v) if plain == "network_gbit" else int(v) for v in values.split(",")]
     except ValueError:
@@ -390,7 +376,7 @@ def _axis(text: str, wanted: Wanted) -> tuple[str, list[float]]:
 
 
 def _point(wanted: Wanted, case: str | None, problem: str = "", **point: Any) -> "Problem":
-    return changed(wanted, point).problem(case)
+    return problem_options.changed(wanted, point).problem(case)
 
 
 def node(context: typer.Context, as_json: Json = False, output: Table = None) -> None:
@@ -435,7 +421,7 @@ def count(
         print(f"{name:<12} {number:>20,}")
 
 
-def _show(frame: "DataFrame", as_json: bool, output: str | None, command: str) -> None:
+def _show(frame: DataFrame, as_json: bool, output: str | None, command: str) -> None:
     print(frame.to_json(orient="records", force_ascii=False) if as_json else table_text(frame))
     if output is not None:
         write_to(command, output, frame.to_csv(index=False))

@@ -49,9 +49,7 @@ def executed(notebook: "NotebookNode", name: str) -> "NotebookNode":
         try:
             client.execute(env=environment, stderr=subprocess.DEVNULL)  # the kernel's own log
         except CellExecutionError as error:
-            raise PipelabError(
-                f"{name}: a cell failed with {error.ename}: {error.evalue}"
-            ) from None
+            raise PipelabError(f"{name}: a cell raised {error.ename}: {error.evalue}") from None
         except (CellTimeoutError, DeadKernelError) as error:
             raise PipelabError(f"{name}: {str(error).splitlines()[0]}") from None
     _update_widgets(notebook, notebook.cells.pop())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipelab.cli.static_pages.one_page import page, prepared, title_of
 from pipelab.cli.student import is_solution
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.figures.html_charts import plotly_js
 from pipelab.files.bundled_folders import notebook_files
 from pipelab.files.reading_and_writing import path_of, refused
@@ -77,8 +77,7 @@ def _files(wanted: Sequence[str] | None, student: bool) -> dict[str, Path]:
     known = notebook_files()
     known = {n: file for n, file in known.items() if not (student and is_solution(n))}
     for name in wanted or ():
-        if name not in known:
-            raise UnknownName(f"there is no notebook {name!r}; {nearest(name, known)}")
+        refuse_unknown("notebook", name, known)
     return {name: file for name, file in known.items() if not wanted or name in wanted}
 
 
@@ -92,9 +91,7 @@ def _check(folder: Path) -> None:
     except (OSError, ValueError) as error:
         raise refused(folder, "write", error) from None
     if not free:
-        expected = (
-            "expected a folder that is new, empty or an earlier copy; this one holds something else"
-        )
+        expected = "expected a folder that is new, empty or an earlier copy; it holds other files"
         raise InvalidValue("static_copy", [("folder", str(folder), expected)])
 
 

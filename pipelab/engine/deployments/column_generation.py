@@ -216,17 +216,13 @@ def solve_relaxation(
     duals, value = given(run.row_duals), given(run.objective)
     classes = len(goal.counts)
     capacity, x = duals[:classes], run.x[: len(columns)]
-    if not goal.load and len(goal.pools) == 1:
-        return RelaxedMaster(
-            value=value * unit,
-            number=x,
-            capacity=capacity * unit,
-            per_rate={p: 1 / t for p, t in goal.pools.items()},
-        )
     scale = goal.price_unit if goal.load else unit
+    of_load = np.ones(1)  # where the rate itself is what is greatest
+    if goal.load or len(goal.pools) > 1:
+        of_load = duals[classes : classes + len(goal.pools)] * scale / unit
     per_rate = {
-        pool: scale * dual / (unit * tokens)
-        for (pool, tokens), dual in zip(goal.pools.items(), duals[classes:].tolist(), strict=False)
+        pool: dual / tokens
+        for (pool, tokens), dual in zip(goal.pools.items(), of_load.tolist(), strict=True)
     }
     return RelaxedMaster(
         value=abs(value) * scale, number=x, capacity=capacity * scale, per_rate=per_rate
@@ -889,9 +885,8 @@ class Generation:
             if wide and offer.tokens < np.inf:
                 sure, loose = self._list_by_tables(MixTables(offer, self.deadline), per_gpu, short)
             else:
-                sure, loose = self._list_by_labels(
-                    Listing(offer, per_gpu, short, self.deadline, most_labels)
-                )
+                listing = Listing(offer, per_gpu, short, self.deadline, most_labels)
+                sure, loose = self._list_by_labels(listing)
             if loose and not offer.numbers.single:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
             else:
@@ -930,9 +925,8 @@ class Generation:
             listing.deadline.check()
             if self._best_rate.get((listing.offer.pool, gpus), 0.0) < rate * (1 - ONE_ANSWER):
                 attained = listing.offer.attained(stages)
-                self.add_column(
-                    PipelineColumn(rate=attained, gpus=gpus, offer=listing.offer, stages=stages)
-                )
+                column = PipelineColumn(attained, gpus, offer=listing.offer, stages=stages)
+                self.add_column(column)
                 loose = loose or attained < rate * (1 - ONE_ANSWER)
         return listing.complete, loose
 
@@ -968,17 +962,14 @@ class Generation:
                 loose = loose or column.rate < rate * (1 - ONE_ANSWER)
         return True, loose
 
-    def _record_progress(self) -> Progress:
+    def _report_progress(self) -> None:
         moment = Progress(
             seconds=self.deadline.spent, incumbent=self.value, bound=self.bound, nodes=self.rounds
         )
         self.progress.append(moment)
         if self.on_progress is not None:
             self.on_progress(moment)
-        return moment
-
-    def _report_progress(self) -> None:
-        self.deadline.ask(self._record_progress())
+        self.deadline.ask(moment)
 
 
 def _spread_out(rates: np.ndarray, profit: np.ndarray, profitable: np.ndarray) -> list[int]:

@@ -28,6 +28,7 @@ import numpy as np
 from annotated_types import Gt, MinLen
 from pydantic import BeforeValidator
 
+from pipelab import fields
 from pipelab.costs import refuse_transfers
 from pipelab.display import counted, listed
 from pipelab.engine import arguments
@@ -50,29 +51,13 @@ from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
-from pipelab.engine.runs_on import (
-    as_engine_fills,
-    identical_hosts,
-    starts_of,
-    why_not_here,
-)
+from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
 from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.fields import (
-    Count,
-    Flag,
-    NotNegative,
-    Positive,
-    Real,
-    checked_arguments,
-    described,
-    given,
-    is_list,
-)
 from pipelab.hardware.engine_rules import rules_of
 from pipelab.placement import Placement
 from pipelab.problem import Phase, Problem
@@ -85,26 +70,30 @@ _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a nu
 _REQUEST_BATCHES = tuple(2**i for i in range(9))  # batch sizes where requests are served
 
 Batches = Annotated[
-    Annotated[tuple[Count, ...], MinLen(1)] | None,
-    BeforeValidator(lambda sizes: tuple(sizes) if is_list(sizes) else sizes),
-    described("batch sizes, such as [4, 8, 16]"),
+    Annotated[tuple[fields.Count, ...], MinLen(1)] | None,
+    BeforeValidator(lambda sizes: tuple(sizes) if fields.is_list(sizes) else sizes),
+    fields.described("batch sizes, such as [4, 8, 16]"),
 ]
-Milliseconds = Annotated[Annotated[Real, Gt(0)] | None, described("milliseconds, above 0, or None")]
-Waiting = Annotated[NotNegative, described("milliseconds, at least 0")]
+Milliseconds = Annotated[
+    Annotated[fields.Real, Gt(0)] | None, fields.described("milliseconds, above 0, or None")
+]
+Waiting = Annotated[fields.NotNegative, fields.described("milliseconds, at least 0")]
 
 
-@checked_arguments
+@fields.checked_arguments
 def deploy(
     problem: arguments.AskedProblem,
     at_least: arguments.LeastThroughput = 0.0,
     *,
     batches: Batches = None,
-    requests_per_s: Annotated[Positive | None, described("a number above 0, or None")] = None,
+    requests_per_s: Annotated[
+        fields.Positive | None, fields.described("a number above 0, or None")
+    ] = None,
     ttft_ms: Milliseconds = None,
     tpot_ms: Milliseconds = None,
     waiting_ms: Waiting = 0.0,
-    pools: Flag = False,
-    single: Flag = False,
+    pools: fields.Flag = False,
+    single: fields.Flag = False,
     time_limit: arguments.TimeLimit = None,
     gap: arguments.Gap = 0.0,
     stop: arguments.Stop = None,
@@ -434,7 +423,7 @@ class _Deploying:
         for chosen in ([column] for column in least.pipelines):
             least.keep_if_better(chosen)
         least.round_relaxation()
-        least.keep_if_better(given(most.best))
+        least.keep_if_better(fields.given(most.best))
         return self._answer(least, ended or self._search(least))
 
     def _search(self, generation: Generation) -> str | None:
@@ -586,7 +575,9 @@ class _Deploying:
         if self.limits is not None:
             throughput *= [*self.pools.values()][-1]  # tokens of answers, where there are any
         if self.at_least and pipelines:
-            value = given(price_per_hour(self.problem, *(r for p in pipelines for r in p.replicas)))
+            value = fields.given(
+                price_per_hour(self.problem, *(r for p in pipelines for r in p.replicas))
+            )
         known = value if pipelines else None
         if self.at_least:
             status, bound = status_and_least(known, bound)
@@ -705,11 +696,9 @@ def _too_much(load: float, greatest: float, bound: float, what: str) -> str:
     """Give the reason where a load cannot be served."""
     if not greatest:
         return f"no pipeline fits, so {load:.7g} {what} cannot be served"
-    most = (
-        f"the most that these GPUs serve is {greatest:.7g} {what}"
-        if bound <= greatest * (1 + SOLVER)
-        else f"these GPUs serve at most {bound:.7g} {what} (found: {greatest:.7g})"
-    )
+    most = f"the most that these GPUs serve is {greatest:.7g} {what}"
+    if bound > greatest * (1 + SOLVER):
+        most = f"these GPUs serve at most {bound:.7g} {what} (found: {greatest:.7g})"
     clusters = math.ceil(load / greatest * (1 - SOLVER))
     short = f"{load - greatest:.7g} fewer than the load of {load:.7g}"
     return f"{most}, {short}; {clusters} such clusters would serve it"
@@ -751,7 +740,7 @@ def pipeline_of(
         evaluation = evaluate(problem, replicas[0])
         load = replace(problem.workload, in_flight=evaluation.in_flight)
         return Pipeline(replicas=replicas, workload=load, throughput=evaluation.attainable)
-    served = given(best_service(problem, replicas[0], limits))
+    served = fields.given(best_service(problem, replicas[0], limits))
     load = replace(problem.workload, in_flight=served.in_flight)
     return Pipeline(
         replicas=replicas,

@@ -5,21 +5,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelab.deployment_and_flow import DeploymentPlan, Replicas
-from pipelab.display import NO_FORMULAS, number, rate, table
+from pipelab.display import NO_FORMULAS, DataFrame, data_frame, number, rate, table
 from pipelab.engine.answers import PlanAnswer
 from pipelab.engine.deadline import Stop, apart, deadline_of
 from pipelab.engine.prices import price_per_hour
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
 from pipelab.fields import given
-from pipelab.problem import Problem
 from pipelab.requests import Limits, Service
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,21 +94,9 @@ class Deployment(PlanAnswer, DeploymentPlan):
         The proof covers pipelines alone.
     """
 
-    problem: Problem
-    status: str
     pipelines: tuple[Pipeline, ...]
-    throughput: float | None
-    bound: float | None
     at_least: float
-    seconds: float
-    size: Mapping[str, int] = field(default_factory=dict)
-    solver: str = ""
-    reason: str = ""
-    stopped_by: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
     again: "Callable[..., Deployment] | None" = field(default=None, repr=False)
-    runs_on: str = ""
-    any_engine: "Callable[..., Deployment] | None" = field(default=None, repr=False)
     limits: Limits | None = None
     single: bool = False
 
@@ -236,7 +220,7 @@ class Deployment(PlanAnswer, DeploymentPlan):
         rates = (expected_rate(self.problem, pipeline) for pipeline in pipelines)
         return " ".join(dict.fromkeys(rate.doubt for rate in rates if rate and rate.doubt))
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the pipelines as a table, one row for each sort.
 
         Returns
@@ -247,8 +231,6 @@ class Deployment(PlanAnswer, DeploymentPlan):
             served also `phase`, and of one pipeline `requests_per_s`, `tpot_ms` at the mean context and
             `last_tpot_ms` at the last token, and `ttft_ms` with waiting; 0 where a phase has none.
         """
-        import pandas as pd
-
         gpus = self.problem.cluster.gpus
         rows = [
             {
@@ -263,7 +245,7 @@ class Deployment(PlanAnswer, DeploymentPlan):
             | self._served_by(p)
             for p in self.pipelines
         ]
-        return pd.DataFrame(rows)
+        return data_frame(rows)
 
     def _served_by(self, pipeline: Pipeline) -> dict[str, Any]:
         """Return what a pipeline does for requests, by name; empty where tokens count."""
@@ -278,7 +260,7 @@ class Deployment(PlanAnswer, DeploymentPlan):
             "ttft_ms": served.ttft_ms(limits),
         }
 
-    def one_more(self, *, time_limit: float | None = None, stop: Stop = None) -> "DataFrame":
+    def one_more(self, *, time_limit: float | None = None, stop: Stop = None) -> DataFrame:
         """Return what one more GPU of each type would bring, with the same workloads.
 
         Parameters
@@ -318,15 +300,13 @@ class Deployment(PlanAnswer, DeploymentPlan):
         if self.again is None:
             expected = "expected a deployment that `pl.deploy` returned"
             raise InvalidValue("one_more", [("deployment", self.problem.name, expected)])
-        import pandas as pd
-
         counts = Counter(gpu.type for gpu in self.problem.cluster.gpus)
         with deadline_of(time_limit, stop) as deadline:
             rows = []
             for i, kind in enumerate(counts):
                 left = deadline.share(len(counts) - i)
                 rows.append(_marginal_gpu(self, counts, kind, left, apart(deadline.stop)))
-        return pd.DataFrame(rows)
+        return data_frame(rows)
 
     def to_dict(self) -> dict:
         """Return plain data for JSON, numbers unrounded.

@@ -13,23 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipelab import requests
 from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.requests import (
-    KEPT,
-    TOKEN_BYTES,
-    Limits,
-    Service,
-    Times,
-    cache_gb,
-    numbers_in_flight,
-    sent_seconds,
-    times,
-)
 
 _TIME_MARGIN_RATIO = 1 + 1e-9  # of what the evaluator allows: it adds in another order
 
@@ -60,7 +50,7 @@ class Timing:
         Of the numbers in flight.
     """
 
-    limits: Limits
+    limits: requests.Limits
     late: np.ndarray
     after: np.ndarray
     back: np.ndarray
@@ -91,7 +81,7 @@ def timed(
     problem: Problem,
     numbers: Range,
     table: Instance,
-    limits: Limits,
+    limits: requests.Limits,
     table_of: Callable[[Problem], Instance],
 ) -> tuple[Instance, Timing]:
     """Leave out what is too slow of the table of an offer, and say what time its pipelines have.
@@ -107,7 +97,7 @@ def timed(
     """
     load = problem.workload
     ttft, tpot = (
-        KEPT * _TIME_MARGIN_RATIO * ms / 1000
+        requests.KEPT * _TIME_MARGIN_RATIO * ms / 1000
         for ms in (limits.ttft_ms - limits.waiting_ms, limits.tpot_ms)
     )
     after, back = np.zeros_like(table.seconds), np.zeros_like(table.hop)
@@ -153,9 +143,9 @@ def _back_seconds(problem: Problem, table: Instance) -> np.ndarray:
 
     A class of one GPU is on one side only."""
     classes = table.classes
-    gigabytes = problem.workload.batch_size * TOKEN_BYTES / 1e9
+    gigabytes = problem.workload.batch_size * requests.TOKEN_BYTES / 1e9
     bandwidth, alone = classes.bandwidth_gb_per_s, np.diag(classes.count == 1)
-    seconds = sent_seconds(
+    seconds = requests.sent_seconds(
         problem, gigabytes, np.where(alone, np.inf, bandwidth), classes.latency_ms
     )
     out = np.broadcast_to(seconds, bandwidth.shape).copy()
@@ -168,13 +158,13 @@ def _cache_seconds(problem: Problem, table: Instance) -> np.ndarray:
     classes = table.classes
     others = ~np.diag(classes.count == 1)
     spans = zip(*table.spans.examples, strict=True)
-    gigabytes = np.array([cache_gb(problem, range(int(i), int(i + n))) for i, n in spans])
+    gigabytes = np.array([requests.cache_gb(problem, range(int(i), int(i + n))) for i, n in spans])
     bandwidth = np.where(others, classes.bandwidth_gb_per_s, np.inf)
     latency = np.where(others, classes.latency_ms, 0.0)
     out = np.zeros_like(table.seconds)
     for a in range(len(classes)):
         if others[a].any():
-            sent = sent_seconds(
+            sent = requests.sent_seconds(
                 problem, gigabytes[:, None], bandwidth[a, others[a]], latency[a, others[a]]
             )
             used = table.composition[:, a] > 0
@@ -182,14 +172,16 @@ def _cache_seconds(problem: Problem, table: Instance) -> np.ndarray:
     return out
 
 
-def best_service(problem: Problem, placement: Placement, limits: Limits) -> Service | None:
+def best_service(
+    problem: Problem, placement: Placement, limits: requests.Limits
+) -> requests.Service | None:
     """Find what `pipelab.requests.best_service` finds, with few looks at the numbers in flight.
 
     Numbers fall into runs within which all stages have the same times (`evaluation`), and within a run the number
     that serves most is known. Where no stage is faster with more in flight, a full pipeline within the limits ends
     the search, and so does a number beyond what the limits allow the slowest stage.
     """
-    allowed = numbers_in_flight(problem, placement)
+    allowed = requests.numbers_in_flight(problem, placement)
     if len(allowed) == 1:
         known = _times(problem, placement, allowed[0])
         served = known and known.service(problem, allowed[0])
@@ -214,14 +206,14 @@ def best_service(problem: Problem, placement: Placement, limits: Limits) -> Serv
     return best
 
 
-def _times(problem: Problem, placement: Placement, number: int) -> Times | None:
+def _times(problem: Problem, placement: Placement, number: int) -> requests.Times | None:
     try:
-        return times(problem, placement, number)
+        return requests.times(problem, placement, number)
     except InvalidPlacement:
         return None
 
 
-def _most(here: Times, limits: Limits) -> int:
+def _most(here: requests.Times, limits: requests.Limits) -> int:
     """Return the most in flight for which the slowest stage has time within the limits."""
     most, slowest = float(MOST_IN_FLIGHT), max(here.interval, here.last_interval)
     if here.last_interval:
@@ -229,10 +221,12 @@ def _most(here: Times, limits: Limits) -> int:
     if here.passes:
         first = (limits.ttft_ms - limits.waiting_ms) / 1000 - here.first
         most = min(most, first / here.passes / here.interval)
-    return max(0, math.floor(most * KEPT))
+    return max(0, math.floor(most * requests.KEPT))
 
 
-def _end(problem: Problem, placement: Placement, here: Times, begin: int, most: int) -> int:
+def _end(
+    problem: Problem, placement: Placement, here: requests.Times, begin: int, most: int
+) -> int:
     """Return the last number up to `most` with the same times."""
     step, last = most - begin, begin
     if step and _times(problem, placement, most) == here:

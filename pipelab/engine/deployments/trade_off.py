@@ -74,7 +74,7 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
         return
     if against == "gpus":
         text = f"{problem.name} has {mixes:,} mixes of GPUs, more than {_MOST_MIXES:,}"
-        raise TooLarge(f"{text}; against='usd_per_hour' takes more", {"mixes": mixes})
+        raise TooLarge(f"{text}; against='usd_per_hour' takes more")
     _in_steps(partial(deploy, problem), curve, deadline)
 
 

@@ -296,6 +296,5 @@ def _cheapest(
     number = np.rint(run.x[:size]).astype(int)
     items = np.flatnonzero(number)
     shares = np.minimum(run.x[size:][items], share[items] * number[items])
-    return Pattern(*(tuple(of.tolist()) for of in (items, number[items], shares))), -given(
-        run.bound
-    )
+    parts = (items, number[items], shares)
+    return Pattern(*(tuple(part.tolist()) for part in parts)), -given(run.bound)

@@ -14,19 +14,12 @@ from itertools import pairwise
 import numpy as np
 import scipy.sparse as sp
 
+from pipelab import flows
 from pipelab.candidates import list_allocations
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import VariableGroups, incidence
 from pipelab.engine.solvers.solver_run import SolverRun
-from pipelab.flows import (
-    Held,
-    begun_ways,
-    link_between,
-    most_in_flight,
-    numbers,
-    stage_times,
-)
 from pipelab.placement import Stage
 from pipelab.problem import Problem
 
@@ -34,7 +27,7 @@ _MOST_GPUS, _MOST_LAYERS = 6, 10  # more are not tried
 _MOST_WAYS = 20_000
 
 
-def every_option(problem: Problem, full: bool, deadline: Deadline) -> list[Held]:
+def every_option(problem: Problem, full: bool, deadline: Deadline) -> list[flows.Held]:
     """Every stage with every number in flight to have memory for; empty where these are too many.
 
     Raises
@@ -47,19 +40,19 @@ def every_option(problem: Problem, full: bool, deadline: Deadline) -> list[Held]
     allocations = list_allocations(problem.with_in_flight(problem.workload.in_memory))
     stages = [Stage(allocation.layers, allocation.gpus) for allocation in allocations]
     if full:
-        return [Held(stage, problem.workload.in_memory) for stage in stages]
-    most = most_in_flight(problem, stages)
+        return [flows.Held(stage, problem.workload.in_memory) for stage in stages]
+    most = flows.most_in_flight(problem, stages)
     options = []
     for stage in stages:
-        for number in numbers(problem, stage, most):
+        for number in flows.numbers(problem, stage, most):
             deadline.check()
-            options.append(Held(stage, number))
+            options.append(flows.Held(stage, number))
     return options
 
 
 def exact_flow(
-    problem: Problem, options: list[Held], most: float, full: bool, deadline: Deadline
-) -> tuple[list[Held], SolverRun] | None:
+    problem: Problem, options: list[flows.Held], most: float, full: bool, deadline: Deadline
+) -> tuple[list[flows.Held], SolverRun] | None:
     """The stages of the best flow, and how the program ended, in tokens/s; None where there are too many ways.
 
     Parameters
@@ -69,7 +62,7 @@ def exact_flow(
     """
     stages = [held.stage for held in options]
     ways = []
-    for way in begun_ways(stages, problem.model.layers):
+    for way in flows.begun_ways(stages, problem.model.layers):
         deadline.check()
         if stages[way[-1]].layers.stop == problem.model.layers:
             ways.append(way)
@@ -77,12 +70,12 @@ def exact_flow(
             return None
     if not ways:
         return None
-    times = [stage_times(problem, held) for held in options]
+    times = [flows.stage_times(problem, held) for held in options]
     hops = sorted({hop for way in ways for hop in pairwise(way)})
     links = {}
     for v, w in hops:
         deadline.check()
-        links[v, w] = link_between(problem, stages[v], stages[w])
+        links[v, w] = flows.link_between(problem, stages[v], stages[w])
     columns = VariableGroups({"held": len(options), "ways": len(ways)})
     pairs = np.array([(v, p) for p, way in enumerate(ways) for v in way])
     through = incidence(pairs[:, 0], len(options), pairs[:, 1], len(ways))

@@ -386,8 +386,6 @@ class _Flowing:
             stages=tuple(own.stage for own in self.held),
             in_flight=tuple(self._least_number(routing, v) for v in range(len(self.held))),
             ways=tuple(self.ways),
-            throughput=None,
-            bound=None,
             seconds=self.deadline.spent,
             memory_for=self.problem.workload.in_memory if self.full else None,
             size=self.size,

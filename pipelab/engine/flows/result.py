@@ -1,21 +1,16 @@
 """What `flow` returns: stages that may overlap, the ways through them, and how far they may be from the best."""
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
 from pipelab.deployment_and_flow import FlowPlan
-from pipelab.display import counted, rate, table
+from pipelab.display import DataFrame, counted, data_frame, rate, table
 from pipelab.engine.answers import ProvenAnswer
 from pipelab.evaluation import FlowEvaluation, evaluate, tally
 from pipelab.fields import derived, given
 from pipelab.placement import show_layers
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,15 +51,7 @@ class Flow(ProvenAnswer, FlowPlan):
     """
 
     problem: Problem
-    status: str
-    throughput: float | None
-    bound: float | None
-    seconds: float
-    size: Mapping[str, int] = field(default_factory=dict)
-    solver: str = ""
-    reason: str = ""
-    stopped_by: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    throughput: float | None = None
 
     @property
     def _goal(self) -> tuple[float | None, float | None, bool]:
@@ -108,7 +95,7 @@ class Flow(ProvenAnswer, FlowPlan):
         far = self._up_to("; the best", "faster")
         return f"{text}, not proven best{self._why}{far}." + self._remark
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """The stages as a table, one row for each.
 
         Returns
@@ -117,8 +104,6 @@ class Flow(ProvenAnswer, FlowPlan):
             `layers`, `gpus`, `gpu_types`, `in_flight`, `carried_tokens_per_s`, and `next`: the share
             that goes on to each stage, by its row.
         """
-        import pandas as pd
-
         gpus, shares = self.problem.cluster.gpus, self.shares
         rows = [
             {
@@ -133,7 +118,7 @@ class Flow(ProvenAnswer, FlowPlan):
             }
             for v, (stage, number) in enumerate(zip(self.stages, self.in_flight, strict=True))
         ]
-        return pd.DataFrame(rows)
+        return data_frame(rows)
 
     def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded.

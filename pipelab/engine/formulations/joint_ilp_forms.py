@@ -29,22 +29,18 @@ Source: the joint-ILP write-up, "Mathematical Formulation (Correct)", constraint
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.display import breakable, table
+from pipelab.display import DataFrame, breakable, data_frame, table
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.formulations.candidates import StageCandidates
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, VariableGroups, incidence
-from pipelab.errors import UnknownName, nearest
+from pipelab.errors import UnknownName, refuse_unknown
 from pipelab.fields import Frozen
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 BIG_MS = ("valid", "as_written")
 # the Ms in the code of the write-up's author are so many times the fastest rate; the text states
@@ -490,10 +486,8 @@ def joint_form(form: str, big_m: str = "valid") -> Form:
         No such form or big-M, or the M of the author's code for the tight form, which has
         none.
     """
-    if not isinstance(form, str) or form not in FORMS:
-        raise UnknownName(f"there is no form {form!r}; {nearest(form, FORMS)}")
-    if not isinstance(big_m, str) or big_m not in BIG_MS:
-        raise UnknownName(f"there is no big_m {big_m!r}; {nearest(big_m, BIG_MS)}")
+    refuse_unknown("form", form, FORMS)
+    refuse_unknown("big_m", big_m, BIG_MS)
     if big_m != "valid" and form != "written":
         raise UnknownName(f"form={form!r} has no big_m={big_m!r}; only form='written' has an M")
     return FORMS[form]
@@ -577,12 +571,10 @@ class Formulation(Frozen):
     form: Form
     counts: Mapping[str, int]
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per family: name, group, sentence, formula, rows."""
-        import pandas as pd
-
         families = self.form.families
-        return pd.DataFrame(
+        return data_frame(
             {
                 "family": [f.name for f in families],
                 "group": [f.group for f in families],

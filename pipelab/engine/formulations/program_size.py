@@ -62,15 +62,13 @@ def count_candidates(problem: Problem) -> dict[str, int]:
         largest = min(problem.max_gpus_per_stage, len(problem.cluster))
         raise TooLarge(
             f"{problem.name} has up to {number:,} mixtures of {len(groups)} kinds of GPU in stages of up to {largest}; "
-            f"every pair is looked at, which {_MOST_COMPOSITIONS:,} allow. A smaller max_gpus_per_stage has fewer",
-            {"mixtures": number},
+            f"every pair is looked at, which {_MOST_COMPOSITIONS:,} allow. A smaller max_gpus_per_stage has fewer"
         )
     composition = compositions(problem, groups, members)
     # (C, U) for every kind of span
     fits = problem.stage_tables(groups, composition).fits(groups)
-    ways = np.array(
-        [math.prod(map(comb, members, c)) for c in composition.tolist()], dtype=object
-    )  # GPU sets of each composition
+    sets = [math.prod(map(comb, members, c)) for c in composition.tolist()]
+    ways = np.array(sets, dtype=object)  # GPU sets of each composition
     starts, ends = starts_and_ends(problem, fits)
     largest = int(ways.sum()) ** 2 * max(1, int(ends.max(initial=0))) ** 2 * layers
     # 64-bit numbers where the grand total surely fits, whole numbers of any size elsewhere.

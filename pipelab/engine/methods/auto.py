@@ -52,9 +52,7 @@ def solve_auto(
     try:
         result = solve_joint(problem, form="tight", time_limit=deadline.share(), **shared)
     except TooLarge as error:
-        raise TooLarge(
-            f"{why}; and method 'joint': {error}", {**refusal.size, **error.size}
-        ) from None
+        raise TooLarge(f"{why}; and method 'joint': {error}") from None
     except NotApplicable:  # its rates are too far apart
         raise refusal from None
     reason = f"{result.reason}; {why}" if result.reason else why

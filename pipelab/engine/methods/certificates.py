@@ -28,14 +28,14 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import accumulate, combinations_with_replacement
 from numbers import Rational
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from pipelab.cluster import GPU
-from pipelab.display import listed, table
 from pipelab.costs import refuse_filling
+from pipelab.display import DataFrame, data_frame, listed, table
 from pipelab.engine.answers import Result
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits
@@ -50,9 +50,6 @@ from pipelab.fields import Frozen, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.spans import Spans
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _MOST_STAGES_CHECKED = 300_000
 _MOST_CASE_STEPS = 1_000_000  # from a case to the next: some seconds
@@ -146,11 +143,9 @@ class Certificate(Frozen):
                 f"{self.left_over} left over."
             )
         odd = [f"layer {i} counts as {v}" for i, v in enumerate(self.values, 1) if v != 1]
-        some = (
-            listed(odd)
-            if len(odd) <= 3
-            else f"layers count from {min(self.values)} to {max(self.values)}"
-        )
+        some = f"layers count from {min(self.values)} to {max(self.values)}"
+        if len(odd) <= 3:
+            some = listed(odd)
         return (
             f"There all GPUs together hold at most {self.total_price} layers ({priced}), and the model's {layers} "
             f"count as {self.total_value}: {some}."
@@ -170,21 +165,16 @@ class Certificate(Frozen):
             number[self._names[i], self.prices[i]] += n
         return [(n, name, price) for (name, price), n in number.items()]
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per kind of GPU: how many there are, and the price of one and of all in layers at `rate`."""
-        import pandas as pd
-
         kinds = self.problem.cluster.kinds
-        return pd.DataFrame(
+        return data_frame(
             {
                 "gpu_type": [kind.type for kind in kinds],
                 "memory_gb": [kind.memory_gb for kind in kinds],
                 "count": self.problem.cluster.kind_count,
                 "layers_per_gpu": [str(u) for u in self.prices],
-                "layers": [
-                    float(n * u)
-                    for n, u in zip(self.problem.cluster.kind_count, self.prices, strict=True)
-                ],
+                "layers": self.problem.cluster.kind_count * np.array(self.prices, dtype=float),
             }
         )
 
@@ -317,9 +307,8 @@ class Certificate(Frozen):
     def _repr_html_(self) -> str:
         from html import escape
 
-        return f"<p>{escape(self.sentence)}</p>" + (
-            table(self.to_frame()) if self.rate is not None else ""
-        )
+        prices = table(self.to_frame()) if self.rate is not None else ""
+        return f"<p>{escape(self.sentence)}</p>{prices}"
 
 
 def certificate(result: Result) -> Certificate:
@@ -358,13 +347,10 @@ def certificate(result: Result) -> Certificate:
     """
     if not isinstance(result, Result) or result.status not in ("optimal", "infeasible"):
         status = getattr(result, "status", result)
-        raise InvalidValue(
-            "certificate", [("result", status, "expected a result that is optimal or infeasible")]
-        )
+        expected = "expected a result that is optimal or infeasible"
+        raise InvalidValue("certificate", [("result", status, expected)])
     if result.under_limit:
-        expected = (
-            f"expected a result without limits; this is of placements of {result.under_limit}"
-        )
+        expected = f"expected one without limits; this is of placements of {result.under_limit}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
     if result.runs_on:
         expected = "expected a result among all placements; this proof knows no engine's rules"
@@ -390,13 +376,7 @@ def certificate(result: Result) -> Certificate:
     if rate is None:
         return unpriced
     prices, values = dual_prices(instance, rate)
-    proof = replace(
-        unpriced,
-        rate=rate,
-        by="dual prices",
-        prices=prices,
-        values=values,
-    )
+    proof = replace(unpriced, rate=rate, by="dual prices", prices=prices, values=values)
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
@@ -505,7 +485,7 @@ def most_held(
             number, steps, every_end = number + 1, steps + len(following), every_end | held
             if steps > _MOST_CASE_STEPS:
                 text = f"a proof without a solver would look at more than {number:,} cases"
-                raise TooLarge(text, {"cases": number})
+                raise TooLarge(text)
             for i in following:
                 taken, begins = stages[i]
                 after = tuple(map(sum, zip(used, taken, strict=True)))
@@ -542,7 +522,7 @@ def _mixtures(
     stages = spans * sum(math.comb(len(gpus) + k - 1, k) for k in range(1, largest + 1))
     if stages > _MOST_STAGES_CHECKED:
         text = f"the check would look at {stages:,} stages one by one"
-        raise TooLarge(text, {"stages": stages})
+        raise TooLarge(text)
     for number in range(1, largest + 1):
         for mixture in combinations_with_replacement(range(len(gpus)), number):
             one_type = len({gpus[k].type for k in mixture}) == 1

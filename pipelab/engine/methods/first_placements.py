@@ -21,9 +21,8 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.splits import split_even
 
-_MOST_STAGES = (
-    300  # of all that are evaluated: a fifth of a second, and the same ones on every machine
-)
+# of all that are evaluated: a fifth of a second, and the same ones on every machine
+_MOST_STAGES = 300
 Value = Callable[[Placement, Evaluation], float]  # the less, the better
 
 

@@ -31,11 +31,7 @@ _TIME_RATIO = 1_000.0  # to the bound: placements that take longer are searched 
 # Of an objective: its name, its unit, and the name of its bound among the details.
 _NAMES = {
     "latency": ("seconds_per_pass", "seconds per pass", "bound_seconds"),
-    "cost": (
-        "usd_per_million_tokens",
-        "$ per million tokens",
-        "bound_usd_per_million_tokens",
-    ),
+    "cost": ("usd_per_million_tokens", "$ per million tokens", "bound_usd_per_million_tokens"),
 }
 _NARROW_RANGE_RATIO = 1.3  # a range of rates is not halved below this ratio of its ends
 
@@ -131,17 +127,13 @@ def _least_time(pairs: InFlightSearch, floor: float, incumbent: Placement | None
     except TooLarge as refusal:
         if incumbent is None:
             raise
-        return LeastUse(
-            placement=incumbent, bound=0.0, stopped_by=SETS, number=None, reason=str(refusal)
-        )
+        return LeastUse(incumbent, 0.0)._replace(stopped_by=SETS, reason=str(refusal))
     while bound < most * (1 - ATTAINED):
         wanted = min(most, bound * _TIME_RATIO) if longest > bound * _TIME_RATIO else most
         try:
             least = pairs.least("seconds", floor, wanted, bound)
         except TooLarge as refusal:
-            return LeastUse(
-                placement=incumbent, bound=bound, stopped_by=SETS, number=None, reason=str(refusal)
-            )
+            return LeastUse(incumbent, bound)._replace(stopped_by=SETS, reason=str(refusal))
         if least.placement is not None or least.stopped_by is not None or wanted == most:
             return least if least.placement is not None else least._replace(placement=incumbent)
         bound = wanted

@@ -61,12 +61,7 @@ def _rounded(amount: float) -> str:
     return f"{amount:,.0f}" if amount >= 10 else f"{amount:.2g}"
 
 
-def refuse_beyond_memory(
-    what: str,
-    size: Mapping[str, int],
-    need: float,
-    advice: str,
-) -> None:
+def refuse_beyond_memory(what: str, size: Mapping[str, int], need: float, advice: str) -> None:
     """Raise `TooLarge` if more gigabytes are needed than are free.
 
     The message has every count of `size`, the memory needed and there, and what would help.
@@ -76,8 +71,7 @@ def refuse_beyond_memory(
         return
     counted = ", ".join(f"{number:,} {name}" for name, number in size.items() if name != "segments")
     raise TooLarge(
-        f"{what} would have {counted}, about {_rounded(need)} GB; {_rounded(have)} GB may be used. {advice}",
-        dict(size),
+        f"{what} would have {counted}, about {_rounded(need)} GB; {_rounded(have)} GB may be used. {advice}"
     )
 
 
@@ -360,10 +354,8 @@ def result_of(
 
 
 def _not_trusted(run: SolverRun) -> str:
-    claim = (
-        f"SCIP calls {run.objective:,.7g} {run.status} for this model"
-        if run.objective
-        else "SCIP finds nothing"
-    )
+    claim = "SCIP finds nothing"
+    if run.objective:
+        claim = f"SCIP calls {run.objective:,.7g} {run.status} for this model"
     source = "The M for links, taken from the code of the write-up's author, is too small here"
     return f"{source}: {claim}. That is set aside; the fastest stage is the bound"

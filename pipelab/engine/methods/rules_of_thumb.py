@@ -11,16 +11,11 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
+from pipelab import splits
 from pipelab.engine.answers import Result, rated_result
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
-from pipelab.splits import (
-    split_bandwidth_aware,
-    split_by_flops,
-    split_even,
-    split_proportional,
-)
 
 
 def solve_even(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
@@ -32,7 +27,7 @@ def solve_even(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result
         GPU ids in pipeline order; by default all, by id.
     """
     return _by_rule(
-        problem, "even", gpus, lambda order: split_even(problem.model.layers, len(order))
+        problem, "even", gpus, lambda order: splits.split_even(problem.model.layers, len(order))
     )
 
 
@@ -40,7 +35,7 @@ def solve_proportional(problem: Problem, *, gpus: Sequence[int] | None = None) -
     """Place layers in proportion to each GPU's memory; see `solve_even` for `gpus`."""
 
     def rule(order: Any) -> Any:
-        return split_proportional(
+        return splits.split_proportional(
             problem.model.layers, [problem.cluster.gpus[g].memory_gb for g in order]
         )
 
@@ -50,7 +45,9 @@ def solve_proportional(problem: Problem, *, gpus: Sequence[int] | None = None) -
 def solve_by_flops(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
     """Cut wherever a fair share of the FLOPs is reached, each layer counted by its work."""
     work = [problem.model.work(range(i, i + 1)) for i in range(problem.model.layers)]
-    return _by_rule(problem, "by_flops", gpus, lambda order: split_by_flops(work, len(order)))
+    return _by_rule(
+        problem, "by_flops", gpus, lambda order: splits.split_by_flops(work, len(order))
+    )
 
 
 def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
@@ -61,7 +58,7 @@ def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None
         # A single GPU has no link, and gets every layer whatever the number.
         pairs = zip(order, onward, strict=True)
         bandwidth = [problem.cluster.bandwidth_between(a, b) if a != b else 1.0 for a, b in pairs]
-        return split_bandwidth_aware(
+        return splits.split_bandwidth_aware(
             problem.model.layers, [problem.cluster.gpus[g].memory_gb for g in order], bandwidth
         )
 
@@ -86,12 +83,8 @@ def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Ca
     """Cut one stage per GPU by a rule and evaluate it; if it does not fit, the result has a reason and no placement."""
     began = time.perf_counter()
     order = tuple(range(len(problem.cluster))) if gpus is None else _checked(problem, gpus)
-    known: dict[str, Any] = {
-        "size": {"stages": len(order)},
-        "solver": "rule of thumb",
-        "seconds": 0.0,
-    }
-    result = partial(rated_result, problem, method, bound=None, **known)
+    known: dict[str, Any] = {"size": {"stages": len(order)}, "solver": "rule of thumb"}
+    result = partial(rated_result, problem, method, bound=None, seconds=0.0, **known)
     if len(order) > problem.model.layers:
         reason = f"{len(order)} GPUs for {problem.model.layers} layers; name fewer with gpus=(…)"
         answer = result(placement=None, reason=reason, details={"not_applicable": True})

@@ -30,26 +30,17 @@ from pipelab.engine.formulations.joint_ilp_forms import ONE_GPU, build, twins
 from pipelab.engine.formulations.program_size import starts_and_ends
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
 from pipelab.engine.instance import instance_of
+from pipelab.engine.methods import joint
 from pipelab.engine.methods.aggregated import unlisted
-from pipelab.engine.methods.joint import (
-    gigabytes,
-    not_refuted,
-    refuse_beyond_memory,
-    refuse_far_apart,
-    result_of,
-    run_scip,
-)
 from pipelab.engine.tolerances import LAST_BITS
-from pipelab.errors import InvalidPlacement, UnknownName, nearest
+from pipelab.errors import InvalidPlacement, refuse_unknown
 from pipelab.evaluation import evaluate
 from pipelab.problem import Problem
 from pipelab.reproductions import reproduction
 
 SEGMENTS = ("all", "as_run")
 _BEST_AS_RUN = "best among the segments of the author's run, which leave out others that fit"
-_NONE_AS_RUN = (
-    "no placement consists of segments of the author's run, which leave out others that fit"
-)
+_NONE_AS_RUN = "no placement has segments of the author's run, which leave out others that fit"
 _MISFIT_AS_RUN = "the author's run allows every GPU one layer, and SCIP's choice does not fit"
 
 
@@ -66,9 +57,8 @@ class SegmentRules:
     @property
     def restricted(self) -> bool:
         """Whether segments that fit are left out of the model."""
-        return len(self.starts) < self.problem.model.layers or bool(
-            (self.fits & ~self.allowed).any()
-        )
+        left_out = bool((self.fits & ~self.allowed).any())
+        return left_out or len(self.starts) < self.problem.model.layers
 
 
 def rules(problem: Problem, segments: str = "all", deadline: Deadline = NEVER) -> SegmentRules:
@@ -79,8 +69,7 @@ def rules(problem: Problem, segments: str = "all", deadline: Deadline = NEVER) -
     UnknownName
         There is no such choice of segments.
     """
-    if segments not in SEGMENTS:
-        raise UnknownName(f"there is no segments={segments!r}; {nearest(segments, SEGMENTS)}")
+    refuse_unknown("choice of segments", segments, SEGMENTS)
     if segments == "as_run":
         return reproduction("segments='as_run'")(problem, deadline)
     alone = replace(problem, max_gpus_per_stage=1)
@@ -235,14 +224,14 @@ def _solved(
         most = made_in_time(partial(upper_bound, problem), deadline)
         if most is None:
             return _no_segments(chosen, sizes, deadline)
-        refuse_beyond_memory(
+        joint.refuse_beyond_memory(
             f"the single-GPU MILP of {problem.name}",
             sizes,
-            gigabytes({"variables": sizes["segments"], "rows": 0}),
+            joint.gigabytes({"variables": sizes["segments"], "rows": 0}),
             "Fewer layers or GPUs take less",
         )
         every = made_in_time(partial(segment_candidates, chosen), deadline)
-        refuse_far_apart(every, "single_gpu")
+        joint.refuse_far_apart(every, "single_gpu")
         # Where no link is slower than the bound, few segments reach it, and a pipeline of them is
         # proven the best: on medium SCIP finds one in a tenth of the time that all segments take.
         tries = [(every, 1.0)]
@@ -251,7 +240,7 @@ def _solved(
         for candidates, share in tries:
             program = waited_for(partial(build, candidates, ONE_GPU, most=most), deadline)
             until = deadline.within(deadline.left * share)
-            run, placement = run_scip(program, candidates, until, gap, on_progress)
+            run, placement = joint.run_scip(program, candidates, until, gap, on_progress)
             if run.x is not None or run.stopped_by in ("stop", "interrupt"):
                 break
     except Ended as end:
@@ -267,10 +256,10 @@ def _solved(
             placement, reason = None, f"{_MISFIT_AS_RUN}: {'; '.join(error.defects)}"
     proven = most
     if not chosen.restricted:  # otherwise SCIP's own bound holds for the restricted model only
-        proven = min(most, not_refuted(run.bound, throughput, candidates))
+        proven = min(most, joint.not_refuted(run.bound, throughput, candidates))
     elif run.status == "optimal" and throughput is not None and throughput < most * (1 - LAST_BITS):
         reason = _BEST_AS_RUN
-    return result_of(problem, "single_gpu", run, placement, proven, sizes, deadline, reason)
+    return joint.result_of(problem, "single_gpu", run, placement, proven, sizes, deadline, reason)
 
 
 def _no_segments(chosen: SegmentRules, sizes: dict[str, int], deadline: Deadline) -> Result:

@@ -210,7 +210,6 @@ def _objective(schedule: str, value: float | None, least: float | None) -> StepT
         unit="s per step",
         value=value,
         bound=least,
-        at_least=0.0,
         schedule=among,
     )
 
@@ -255,9 +254,7 @@ def _simulated(
     )
     value = step.timeline.iteration_time
     if abs(value / best.seconds - 1) > SOLVER:
-        expected = (
-            f"expected {best.seconds:g} s per step, as for the first layers that are identical"
-        )
+        expected = f"expected {best.seconds:g} s per step, as for the first identical layers"
         model = type(stages.problem.costs).__name__
         raise InvalidValue(f"{model}.training_cost", [("step", value, expected)])
     return step

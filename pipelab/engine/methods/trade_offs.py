@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pipelab.costs import refuse_transfers
-from pipelab.display import table
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.arguments import refuse_training
@@ -19,12 +19,9 @@ from pipelab.engine.methods.fronts import raise_floor
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
-from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.fields import Flag, Frozen, checked_arguments, described, given
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _AGAINST = {"gpus": "gpus", "usd_per_hour": "price"}
 _TPOT = "tpot_ms"
@@ -56,19 +53,15 @@ class TradeOff(Frozen):
     complete: bool
     seconds: float
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per point: GPUs, price, throughput, stages, bottleneck, whether it is proven, placement.
 
         Of deployments the number of pipelines and the gap in place of stages and bottleneck.
         """
-        import pandas as pd
-
-        frame = pd.DataFrame([_row(self.problem, point) for point in self.points])
-        return (
-            frame
-            if self.points and frame["usd_per_hour"].notna().any()
-            else frame.drop(columns="usd_per_hour", errors="ignore")
-        )
+        frame = data_frame([_row(self.problem, point) for point in self.points])
+        if self.points and frame["usd_per_hour"].notna().any():
+            return frame
+        return frame.drop(columns="usd_per_hour", errors="ignore")
 
     def _repr_html_(self) -> str:
         return table(self.to_frame().drop(columns="placement", errors="ignore"))
@@ -172,9 +165,7 @@ def trade_off(
     >>> [(len(p.placement.gpus), round(p.throughput, 3)) for p in curve.points]
     [(4, 345.494), (2, 301.784), (1, 217.52)]
     """
-    known = (*_AGAINST, *_LEAST, _TPOT)
-    if not isinstance(against, str) or against not in known:
-        raise UnknownName(f"there is no against={shown(against)}; {nearest(against, known)}")
+    refuse_unknown("curve against", against, (*_AGAINST, *_LEAST, _TPOT))
     refuse_training(problem, "trade_off")
     asked = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "waiting_ms": waiting_ms, "pools": pools}
     requests = against == _TPOT or any(asked.values())
@@ -261,9 +252,8 @@ def _most_first(pairs: InFlightSearch, what: str, curve: Curve) -> None:
             curve.complete = False
             return
         # a price that is the same but for its last bits is no lower
-        less = uses - 1 if what == "gpus" else uses * (1 - ONE_ANSWER)
-        under = (
-            f"at most {less:.0f} GPUs" if what == "gpus" else "a lower price than the point before"
-        )
+        less, under = uses * (1 - ONE_ANSWER), "a lower price than the point before"
+        if what == "gpus":
+            less, under = uses - 1, f"at most {uses - 1:.0f} GPUs"
         details = {"under_limit": under}
         pairs = pairs.under(Budget(what, less))

@@ -213,10 +213,7 @@ def _check_size(rounds: int, ranks: int) -> None:
     """Refuse what would take minutes or more memory than there is."""
     if rounds > _MOST_ROUNDS or rounds * ranks > _MOST_CELLS:
         expected = f"at most {_MOST_ROUNDS:,} and {_MOST_CELLS:,} cells are timed; take fewer microbatches or ranks"
-        raise TooLarge(
-            f"{rounds:,} rounds or more of actions on {ranks:,} ranks: {expected}",
-            {"rounds": rounds, "ranks": ranks},
-        )
+        raise TooLarge(f"{rounds:,} rounds or more of actions on {ranks:,} ranks: {expected}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -661,9 +658,8 @@ def _wrong_order(columns: ScheduleArrays) -> Iterator[str]:
         forward, backward = columns.where(F), columns.where(I, B)
         forward_of = np.full(len(columns), -1)
         forward_of[backward] = forward
-        pairs.append(
-            np.where(forward_of == pairs[0], -1, forward_of)
-        )  # on the last stage both are the same
+        # on the last stage both are the same
+        pairs.append(np.where(forward_of == pairs[0], -1, forward_of))
     late = [
         (needs > np.arange(len(columns))) & (columns.rank[needs] == columns.rank) for needs in pairs
     ]

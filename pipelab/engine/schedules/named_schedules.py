@@ -83,11 +83,6 @@ class ScheduleRule:
     v_shaped: Callable[[int, int], Schedule] | None = None  # two chunks, stages s and 2p-1-s
     microbatches_per_rank: int = 0  # fewest microbatches, in units of the ranks
 
-    @property
-    def even_rounds(self) -> bool:
-        """Whether microbatches go through the chunks in rounds, which must be equally long."""
-        return self.chunked and not self.breadth_first
-
     def table(
         self, ranks: int, microbatches: int, chunks: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -233,7 +228,7 @@ def _check_size(name: str, rule: ScheduleRule, ranks: int, microbatches: int, ch
     if passes > most:
         expected = f"at most {most:,} are listed one by one; take fewer microbatches or ranks"
         words = f"{name}: {passes:,} forwards (ranks · {factors}); {expected}"
-        raise TooLarge(words, {"forwards": passes})
+        raise TooLarge(words)
 
 
 def _check_chunks(name: str, rule: ScheduleRule, chunks: int | None) -> int:
@@ -252,7 +247,9 @@ def _check_chunks(name: str, rule: ScheduleRule, chunks: int | None) -> int:
 
 def _check_microbatches(name: str, rule: ScheduleRule, ranks: int, microbatches: int) -> None:
     def fits(number: int) -> bool:
-        return not rule.even_rounds or number % max(1, number // ranks) == 0
+        # microbatches go through the chunks in rounds, which must be equally long
+        rounds = number // ranks if rule.chunked and not rule.breadth_first else 0
+        return number % max(1, rounds) == 0
 
     fewest = rule.microbatches_per_rank * ranks
     if microbatches < fewest:

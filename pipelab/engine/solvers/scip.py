@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -93,7 +93,7 @@ def run(
     if deadline.left < 1e19:  # SCIP's infinity begins at 1e20
         model.setParam("limits/time", deadline.left)
     model.setParams({"limits/gap": gap} | _SOUND | dict(settings or {}))
-    recorder = Recorder(deadline, variables, on_progress, reading)
+    recorder = Recorder(deadline, variables, on_progress, *(reading or (slice(None), None)))
     events = [
         SCIP_EVENTTYPE.BESTSOLFOUND,
         SCIP_EVENTTYPE.NODESOLVED,
@@ -217,20 +217,18 @@ def _optimize(model: Any, deadline: Deadline) -> None:
     waited_for(work, deadline, interrupt, _GRACE_SECONDS, "scip")
 
 
+@dataclass(eq=False)
 class Recorder:
     """Notes every new incumbent and bound while SCIP runs."""
 
-    def __init__(
-        self,
-        deadline: Deadline,
-        variables: list,
-        on_progress: Callable[[Progress], None] | None,
-        reading: tuple[slice, Callable[[np.ndarray], Placement]] | None,
-    ) -> None:
-        self.deadline, self.variables, self.on_progress = deadline, variables, on_progress
+    deadline: Deadline
+    variables: list
+    on_progress: Callable[[Progress], None] | None
+    kept: slice
+    placement_of: Callable[[np.ndarray], Placement] | None
+
+    def __post_init__(self) -> None:
         self.began = time.perf_counter()
-        self.kept = reading[0] if reading else slice(None)
-        self.placement_of = reading[1] if reading else None
         # The incumbent's values in the columns kept, with its moment: one assignment, for whoever
         # reads meanwhile.
         self.reported: tuple[np.ndarray | None, Progress] = None, Progress(seconds=0.0)

@@ -163,10 +163,8 @@ def listed(what: str, field: str, values: Any, expected: str) -> list:
 
 def _refuse_too_many(what: str, number: int) -> None:
     if number > _MOST_POINTS:
-        message = (
-            f"{what}: more than {_MOST_POINTS:,} points; choose some of them, or coarser steps"
-        )
-        raise TooLarge(message, {"points": number})
+        message = f"{what}: more than {_MOST_POINTS:,} points; choose some, or coarser steps"
+        raise TooLarge(message)
 
 
 def plain_points(

@@ -72,9 +72,7 @@ class RowsFile:
         if foreign:
             first = next(key for key in rows if key in foreign)
             shown = ", ".join(f"{n} = {v}" for n, v in zip(self.names, first, strict=True))
-            raise self._foreign(
-                f"{len(foreign):,} of its points are not among these, such as {shown}"
-            )
+            raise self._foreign(f"{len(foreign):,} points are not among these, such as {shown}")
         return rows
 
     def open(self) -> None:

@@ -8,18 +8,15 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from pipelab.display import NO_FORMULAS, ended_row, table
+from pipelab.display import NO_FORMULAS, DataFrame, data_frame, ended_row, table
 from pipelab.engine.sweeps.grids_and_mixes import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.engine.sweeps.workers import COLUMNS, STATUSES, Jobs, Task, answers
 from pipelab.errors import SweepFailed, SweepInterrupted
 from pipelab.fields import Flag, Frozen, checked_arguments, described
 from pipelab.interrupts import noted_interrupts
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _SHOWN_ROWS, _SHOWN_REASON = 20, 70
 
@@ -65,11 +62,10 @@ class Sweep(Frozen):
         ended = ", ".join(f"{found[status]:,} {status}" for status in STATUSES if found[status])
         missing = self.requested - len(self.rows)
         open_points = f"; {missing:,} not reached" if missing else ""
-        return (
-            f"{self.requested:,} points in {self.seconds:.3g} s: {ended or 'no row'}{open_points}."
-        )
+        time_taken = f"{self.requested:,} points in {self.seconds:.3g} s"
+        return f"{time_taken}: {ended or 'no row'}{open_points}."
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """The rows as a table.
 
         Returns
@@ -78,9 +74,7 @@ class Sweep(Frozen):
             The columns of `rows`; without those of prices where no GPU has one, and without
             `proven_among` where it is empty.
         """
-        import pandas as pd
-
-        frame = pd.DataFrame(self.rows, columns=[*self.names, *COLUMNS])
+        frame = data_frame(self.rows, columns=[*self.names, *COLUMNS])
         if frame["usd_per_hour"].isna().all():
             frame = frame.drop(columns=["usd_per_hour", "usd_per_million_tokens"])
         return frame if frame["proven_among"].any() else frame.drop(columns="proven_among")
@@ -228,13 +222,9 @@ def _shown(found: Iterable, done: int, total: int, progress: bool) -> Iterator:
 
 
 def _interrupted(partial: Sweep, path: Any) -> SweepInterrupted:
-    kept = (
-        f"they are kept in {path}, and the same call goes on from there"
-        if path
-        else (
-            "they are in this error's .sweep; with path=… a sweep keeps them and goes on where it stopped"
-        )
-    )
+    kept = "they are in this error's .sweep; with path=… a sweep keeps them and goes on where it stopped"
+    if path:
+        kept = f"they are kept in {path}, and the same call goes on from there"
     return SweepInterrupted(
         f"stopped with {len(partial.rows):,} of {partial.requested:,} rows; {kept}", partial
     )

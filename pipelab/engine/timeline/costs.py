@@ -15,7 +15,8 @@ from pipelab.schedules import Schedule
 
 PerStage = Annotated[float | Sequence[float], PlainValidator(lambda value: _per_stage(value))]
 _MICROSECONDS_OF = {"": 1.0, "s": 1e6, "ms": 1e3, "us": 1.0}
-_OF_STAGES = ("forward", "backward_input", "backward_weight", "activation", "weight_activation")
+OF_ACTIONS = ("forward", "backward_input", "backward_weight")
+_OF_STAGES = (*OF_ACTIONS, "activation", "weight_activation")
 _MOST_MICROSECONDS = 1e30  # sums of such times stay far from infinity, in microseconds too
 
 
@@ -105,9 +106,8 @@ class StageCosts:
         if columns.stage_rank == tuple(range(columns.ranks)):
             return self
         if isinstance(self.comm, tuple):
-            raise InvalidValue(
-                "StageCosts.cut_for", [("comm", self.comm, "expected one number for all links")]
-            )
+            expected = "expected one number for all links"
+            raise InvalidValue("StageCosts.cut_for", [("comm", self.comm, expected)])
         parts, changed = columns.held[columns.holder], {}
         for name in _OF_STAGES:
             value = getattr(self, name)
@@ -168,8 +168,7 @@ class StageCosts:
             As `tables` does.
         """
         table = self.tables(schedule)
-        names = ("forward", "backward_input", "backward_weight")
-        per_stage = np.array([table[name] for name in names])
+        per_stage = np.array([table[name] for name in OF_ACTIONS])
         return columns_of(schedule).times(per_stage, table["comm"], self.overlap)
 
     def arrays(self, stages: int, backward: str | None) -> dict[str, np.ndarray]:
@@ -198,9 +197,8 @@ class StageCosts:
             if value is None and name == "weight_activation":
                 continue
             if value is None and backward:
-                raise InvalidValue(
-                    "StageCosts", [(name, value, f"{backward} runs backwards: expected a time")]
-                )
+                expected = f"{backward} runs backwards: expected a time"
+                raise InvalidValue("StageCosts", [(name, value, expected)])
             result[name] = _spread(name, 0.0 if value is None else value, stages, "stages")
         result["comm"] = _spread("comm", self.comm, stages - 1, "links")
         return result

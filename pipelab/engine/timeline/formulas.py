@@ -14,9 +14,9 @@ import numpy as np
 
 from pipelab.engine.schedules.columns import a_schedule, columns_of
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
-from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.timeline import check_transfers
-from pipelab.errors import InvalidValue, PipelabError
+from pipelab.engine.timeline.costs import OF_ACTIONS, StageCosts
+from pipelab.engine.timeline.timeline import TRANSFER_MODES
+from pipelab.errors import InvalidValue, PipelabError, refuse_unknown
 from pipelab.fields import Flag, checked_value, instance, is_list, whole_number
 from pipelab.schedules import LARGEST_SIZE, Schedule
 
@@ -52,7 +52,7 @@ class _Symbols(NamedTuple):
     @property
     def equal(self) -> bool:
         """Whether all stages cost the same and communication takes no time."""
-        times = (self.table[n] for n in ("forward", "backward_input", "backward_weight"))
+        times = (self.table[name] for name in OF_ACTIONS)
         return all((each == each[0]).all() for each in times) and not self.table["comm"].any()
 
 
@@ -236,10 +236,9 @@ def closed_forms(
     """
     columns = columns_of(a_schedule("closed_forms", schedule))
     instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
-    check_transfers(transfers)
+    refuse_unknown("transfer mode", transfers, TRANSFER_MODES)
     p, v, table = schedule.ranks, schedule.chunks, costs.tables(schedule)
-    names = ("forward", "backward_input", "backward_weight")
-    forward, back, weight = (v * float(table[name][0]) for name in names)
+    forward, back, weight = (v * float(table[name][0]) for name in OF_ACTIONS)
     case = _Symbols(
         p=p,
         m=schedule.microbatches,
@@ -371,9 +370,7 @@ def bounds(costs: StageCosts, microbatches: int, held: np.ndarray, split_backwar
     """Bound an order of these costs, one stage per rank, each of which holds at most the given number."""
     ranks = len(held)
     table = costs.arrays(ranks, "training")
-    forward, backward, weight = (
-        costs.overlap * table[n] for n in ("forward", "backward_input", "backward_weight")
-    )
+    forward, backward, weight = (costs.overlap * table[name] for name in OF_ACTIONS)
     if not split_backward:
         backward, weight = backward + weight, np.zeros(ranks)
     comm, passes = np.append(table["comm"], 0.0), microbatches * (forward + backward)

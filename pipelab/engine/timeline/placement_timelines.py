@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from html import escape
 from itertools import accumulate, zip_longest
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
+from typing import Any, Literal, NamedTuple, cast, overload
 
 import numpy as np
 
+from pipelab import fields
 from pipelab.costs import TrainingCost, refuse_transfers
-from pipelab.display import NO_FORMULAS, counted, number, rate, table
+from pipelab.display import NO_FORMULAS, DataFrame, counted, data_frame, number, rate, table
 from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
@@ -18,23 +19,11 @@ from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import Timeline, simulate, simulate_in_flight
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, StageReport, evaluate, stage_report, tally
-from pipelab.fields import (
-    Flag,
-    Frozen,
-    checked_value,
-    derived,
-    given,
-    is_list,
-    whole_number,
-)
 from pipelab.flows import link_between
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage
 from pipelab.problem import ModelLike, Problem, answered, fits_in
 from pipelab.schedules import Schedule
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _RATE_TOLERANCE_SHARE = 1e-6  # of a rate: what is as close has it
 _MOST_POINTS_OF_A_FIGURE = 40  # of a figure; more would only be slower to look at
@@ -53,7 +42,7 @@ class Lane(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PlacedTimeline(Frozen):
+class PlacedTimeline(fields.Frozen):
     """A placement's pipeline in inference; made by `pl.timeline_of`. Times are in seconds, rates in tokens/s.
 
     Attributes
@@ -97,7 +86,7 @@ class PlacedTimeline(Frozen):
         """Whether the microbatches go round (decode and mixed): each pass of one waits for its pass before."""
         return self.problem.workload.phase in ("decode", "mixed")
 
-    @derived
+    @fields.derived
     def lanes(self) -> tuple[Lane, ...]:
         """Stages and links in pipeline order, one for each rank of `timeline`."""
         costs, lanes = self.timeline.costs, []
@@ -128,9 +117,9 @@ class PlacedTimeline(Frozen):
     @property
     def fits(self) -> bool:
         """Whether memory holds `in_flight` microbatches on every stage."""
-        return self.in_flight <= given(self.evaluation.in_flight)
+        return self.in_flight <= fields.given(self.evaluation.in_flight)
 
-    @derived
+    @fields.derived
     def steady_rate(self) -> float:
         """Tokens/s of the full pipeline; filling and draining do not count.
 
@@ -160,18 +149,18 @@ class PlacedTimeline(Frozen):
     @property
     def time_per_token_s(self) -> float | None:
         """From one token of a sequence to its next, waiting included; None in prefill, which writes none."""
-        return (
-            round_time(self.timeline.costs, self.in_flight, self.leaving) if self.returns else None
-        )
+        if not self.returns:
+            return None
+        return round_time(self.timeline.costs, self.in_flight, self.leaving)
 
-    @derived
+    @fields.derived
     def in_flight_needed(self) -> int:
         """Return the fewest microbatches in flight for which the steady rate equals the predicted rate to 1e-6."""
         return least_in_flight(
             self.timeline.costs, self.predicted_rate / self.problem.workload.tokens, self.leaving
         )
 
-    def sweep(self) -> "DataFrame":
+    def sweep(self) -> DataFrame:
         """Return the steady rate against microbatches in flight, from 1 to some more than are needed.
 
         Stages have the times that they have with `in_flight`.
@@ -183,11 +172,9 @@ class PlacedTimeline(Frozen):
             the slowest lane, and no more than that many microbatches per latency), and `fits`:
             whether memory holds so many.
         """
-        import pandas as pd
-
         counts = self._counts()
         alone = self.problem.workload.tokens / self.latency_s
-        return pd.DataFrame(
+        return data_frame(
             {
                 "in_flight": counts,
                 "steady_rate_tokens_per_s": [self._rate(count) for count in counts],
@@ -219,7 +206,7 @@ class PlacedTimeline(Frozen):
             text += f" Memory does not hold {self.in_flight}."
         return text
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the lanes as a table, one row each.
 
         Returns
@@ -229,10 +216,8 @@ class PlacedTimeline(Frozen):
             of the time it works once the pipeline is full) and `bottleneck`; where some lane hands
             a microbatch on later than it takes the next one, also `handed_on_after_seconds`.
         """
-        import pandas as pd
-
         tokens = self.problem.workload.tokens
-        frame = pd.DataFrame(
+        frame = data_frame(
             {
                 "lane": [lane.label for lane in self.lanes],
                 "seconds_per_microbatch": [lane.seconds for lane in self.lanes],
@@ -242,9 +227,8 @@ class PlacedTimeline(Frozen):
             }
         )
         if any(lane.wait for lane in self.lanes):
-            frame.insert(
-                2, "handed_on_after_seconds", [lane.seconds + lane.wait for lane in self.lanes]
-            )
+            handed_on = [lane.seconds + lane.wait for lane in self.lanes]
+            frame.insert(2, "handed_on_after_seconds", handed_on)
         return frame
 
     def __repr__(self) -> str:
@@ -295,9 +279,8 @@ def least_in_flight(costs: StageCosts, rate: float, leaving: float = 0.0) -> int
     """
     slowest = float(np.max(costs.forward))
     if rate * slowest * (1 - _RATE_TOLERANCE_SHARE) > 1:
-        raise InvalidValue(
-            "least_in_flight", [("rate", rate, f"expected at most {1 / slowest:.9g}")]
-        )
+        expected = f"expected at most {1 / slowest:.9g}"
+        raise InvalidValue("least_in_flight", [("rate", rate, expected)])
     return max(1, ceil(rate * (1 - _RATE_TOLERANCE_SHARE) * _traversal(costs, leaving)))
 
 
@@ -338,7 +321,7 @@ def lane_costs(evaluation: Evaluation) -> tuple[StageCosts, float]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TrainingTimeline(Frozen):
+class TrainingTimeline(fields.Frozen):
     """One training step of a placement's pipeline; made by `pl.timeline_of(…, training=True)`.
 
     Attributes
@@ -433,7 +416,7 @@ class TrainingTimeline(Frozen):
         """Model FLOPs utilization (`Roofline.mfu`); None where the cost model does not count FLOPs."""
         return self.problem.costs.mfu(self.problem, self.placement, self.rate)
 
-    @derived
+    @fields.derived
     def labels(self) -> tuple[str, ...]:
         """Return every rank in words, such as "stage 1: 20 layers on 2 × A100"."""
         return tuple(stage_label(self.evaluation, i) for i in range(len(self.placement)))
@@ -448,7 +431,7 @@ class TrainingTimeline(Frozen):
             f"{self.rate / self.bound:.0%} of what the busiest stage allows"
         )
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the ranks as a table, one row each.
 
         Returns
@@ -459,8 +442,6 @@ class TrainingTimeline(Frozen):
             says what training keeps: `state_gb`, `activations_gb` at their peak,
             `memory_offered_gb`, what the GPU has, and what is computed a second time (`recompute`).
         """
-        import pandas as pd
-
         timeline = self.timeline
         table_of, of_rank = timeline.costs.tables(timeline.schedule), timeline.columns.holder
         forward, backward = (
@@ -483,8 +464,8 @@ class TrainingTimeline(Frozen):
                 for stage, peak in zip(self.stages, timeline.peak_memory, strict=True)
             ]
             columns["memory_offered_gb"] = self.limits_gb
-            columns["recompute"] = given(self.recompute)
-        return pd.DataFrame(columns)
+            columns["recompute"] = fields.given(self.recompute)
+        return data_frame(columns)
 
     def __repr__(self) -> str:
         return f"<TrainingTimeline {self.problem.name}: {self.sentence}>"
@@ -570,7 +551,7 @@ def training_timeline(
         raise InvalidValue(what, [("problem.workload.phase", load.phase, expected)])
     if microbatches is None:
         microbatches = load.microbatches if load.phase == "training" else 4 * len(placement)
-    microbatches = whole_number(what, "microbatches", microbatches)
+    microbatches = fields.whole_number(what, "microbatches", microbatches)
     order = make_schedule(schedule, len(placement), microbatches)
     if columns_of(order).forward_only:
         expected = "expected a schedule with backwards, such as '1F1B'; without training=True, forwards run alone"
@@ -619,14 +600,14 @@ def _of_parts(
         expected = "expected a cost model that knows what training keeps, such as Roofline"
         raise InvalidValue("timeline_of", [(name, stated[name], expected)])
     modes = [cast(str, recompute or "none")] * len(stages)
-    if is_list(recompute):
+    if fields.is_list(recompute):
         modes = list(recompute or ())
         if len(modes) != len(stages):
             expected = f"expected one for each of {len(stages)} stages, or one for all"
             raise InvalidValue("timeline_of", [("recompute", recompute, expected)])
     columns = columns_of(order)
     sizes = columns.part_layers([len(report.stage.layers) for report in stages]).tolist()
-    ends, fields = list(accumulate(sizes)), np.zeros((len(TrainingCost._fields), order.stages))
+    ends, taken = list(accumulate(sizes)), np.zeros((len(TrainingCost._fields), order.stages))
 
     def ask(rank: int, how: str) -> np.ndarray:
         mine, more = np.flatnonzero(columns.holder == rank).tolist(), dict(recipe)
@@ -637,19 +618,19 @@ def _of_parts(
                 continue
             layers = range(ends[part] - sizes[part], ends[part])
             report = report_of(problem, Stage(layers, stages[rank].stage.gpus))
-            fields[:, part] = problem.costs.training_cost(problem, report, **more)
+            taken[:, part] = problem.costs.training_cost(problem, report, **more)
             if not known:  # a microbatch counts once, however many parts share it
-                fields[5, part] /= len(mine)
+                taken[5, part] /= len(mine)
         if columns.holder[0] == columns.holder[-1] == rank:
-            fields[3:5, -1] *= not_shared(problem.model, sizes[-1])
-        return fields[:, mine]
+            taken[3:5, -1] *= not_shared(problem.model, sizes[-1])
+        return taken[:, mine]
 
     for rank, held in enumerate(columns.held_counts):
         if modes[rank] == "auto":
             need, offer = needed_gb(ask(rank, "none"), held), min(stages[rank].memory_limit_gb)
             modes[rank] = "none" if fits_in(need, offer) else "full"
         ask(rank, modes[rank])
-    return fields, tuple(modes) if known else None
+    return taken, tuple(modes) if known else None
 
 
 def report_of(problem: Problem, stage: Stage) -> StageReport:
@@ -786,7 +767,7 @@ def timeline_of(
     1 microbatch in flight: 82.56 tokens/s, 61.3% of the rate of 134.6, which 2 would reach.
     """
     trains = isinstance(problem, Problem) and problem.workload.phase == "training"
-    if checked_value("timeline_of", "training", training, Flag) or trains:
+    if fields.checked_value("timeline_of", "training", training, fields.Flag) or trains:
         if in_flight is not None:
             expected = "expected None: a training step holds what its schedule says"
             raise InvalidValue("timeline_of", [("in_flight", in_flight, expected)])
@@ -797,14 +778,14 @@ def timeline_of(
     placement = placement_in(placement, "timeline_of")
     evaluation = evaluate(problem, placement)
     if in_flight is not None:
-        in_flight = whole_number("timeline_of", "in_flight", in_flight)
+        in_flight = fields.whole_number("timeline_of", "in_flight", in_flight)
         evaluation = with_memory_for(problem, placement, in_flight) or evaluation
     costs, leaving = lane_costs(evaluation)
     if in_flight is None:
-        in_flight = given(evaluation.in_flight)
+        in_flight = fields.given(evaluation.in_flight)
     if microbatches is None:
         microbatches = 3 * in_flight
-    microbatches = whole_number("timeline_of", "microbatches", microbatches)
+    microbatches = fields.whole_number("timeline_of", "microbatches", microbatches)
     timeline = simulate_in_flight(costs, microbatches, in_flight, leaving)
     return PlacedTimeline(
         problem=problem,

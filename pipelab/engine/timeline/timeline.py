@@ -7,10 +7,11 @@ queued    the same, but messages from one rank to another go one at a time
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.engine.schedules.columns import (
     IDLE,
     B,
@@ -25,12 +26,9 @@ from pipelab.engine.schedules.columns import (
 )
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.fields import Flag, Frozen, checked_value, derived, instance, whole_number
 from pipelab.schedules import KINDS, Action, Schedule
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 TRANSFER_MODES = ("buffered", "queued")
 
@@ -61,17 +59,11 @@ class Idle(NamedTuple):
         """All idle time of every rank."""
         return self.warm_up + self.steady + self.cool_down + self.network
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per rank."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            {"rank": range(len(self.warm_up)), **self._asdict(), "total": self.total}
-        )
+        return data_frame({"rank": range(len(self.warm_up)), **self._asdict(), "total": self.total})
 
     def _repr_html_(self) -> str:
-        from pipelab.display import table
-
         return table(self.to_frame())
 
 
@@ -405,7 +397,7 @@ class Timeline(Frozen):
         """The chain of actions that decides the makespan: speed up none of them and nothing is gained."""
         return tuple(self.columns.action(i) for i in self.critical_entries)
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the actions as a table, one row each.
 
         Returns
@@ -414,10 +406,8 @@ class Timeline(Frozen):
             Columns `rank`, `action`, `stage`, `kind`, `microbatch`, `start`, `end` (with the unit
             in their names, where the costs have one) and `waited_for`, the action as text.
         """
-        import pandas as pd
-
         columns, unit = self.columns, f"_{self.costs.unit}" if self.costs.unit else ""
-        return pd.DataFrame(
+        return data_frame(
             {
                 "rank": columns.rank,
                 "action": columns.texts,
@@ -447,15 +437,10 @@ class Timeline(Frozen):
         return f"<Timeline {self.schedule.name}: {measures}>"
 
     def _repr_html_(self) -> str:
-        import pandas as pd
-
-        from pipelab.display import table
-
-        peak = ", ".join(map(str, self.peak_in_flight[:16])) + (
-            " …" if self.schedule.ranks > 16 else ""
-        )
+        more = " …" if self.schedule.ranks > 16 else ""
+        peak = ", ".join(map(str, self.peak_in_flight[:16])) + more
         head = {"schedule": self.schedule.name, "ranks": self.schedule.ranks}
-        return table(pd.DataFrame([{**head, **self.measures(), "peak_in_flight": peak}]))
+        return table(data_frame([{**head, **self.measures(), "peak_in_flight": peak}]))
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -466,13 +451,9 @@ def _ratio(part: float, whole: float) -> float:
 def _stepped(time: np.ndarray, change: np.ndarray) -> Steps:
     """Return one step per moment, and one of no length before it where more was held for that moment alone."""
     amount = np.cumsum(change)
-    begins = (
-        np.flatnonzero(np.append(True, time[1:] != time[:-1]))
-        if len(time)
-        else np.zeros(0, np.int64)
-    )
-    if not len(begins):
+    if not len(time):
         return Steps(np.zeros(1), np.zeros(1))
+    begins = np.flatnonzero(np.append(True, time[1:] != time[:-1]))
     last = amount[np.append(begins[1:], len(time)) - 1]
     most, before = np.maximum.reduceat(amount, begins), np.append(0.0, last[:-1])
     shown = np.stack([most > np.maximum(before, last), np.ones(len(last), bool)], axis=1).ravel()
@@ -530,7 +511,7 @@ def simulate(
     a_schedule("simulate", schedule)
     instance("simulate", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     waits = checked_value("simulate", "synchronous_optimizer", synchronous_optimizer, Flag)
-    check_transfers(transfers)
+    refuse_unknown("transfer mode", transfers, TRANSFER_MODES)
     took, graph = costs.times(schedule), runnable(schedule).graph
     ends = graph.finish(took, queued=transfers == "queued")
     return Timeline(
@@ -609,11 +590,3 @@ def simulate_in_flight(
         graph=loop,
         ends=ends,
     )
-
-
-def check_transfers(transfers: str) -> None:
-    """Raise `UnknownName` for an unknown transfer mode."""
-    if not isinstance(transfers, str) or transfers not in TRANSFER_MODES:
-        raise UnknownName(
-            f"transfers {shown(transfers)} is not known; {nearest(transfers, TRANSFER_MODES)}"
-        )

@@ -2,8 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipelab.display import DataFrame, data_frame
 from pipelab.engine.answers import Result
 from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
@@ -11,10 +12,6 @@ from pipelab.engine.training.bounds import TRAINED_BY
 from pipelab.errors import InvalidValue
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 _COLUMNS = (
     "schedule",
@@ -91,7 +88,7 @@ class TrainingResult(Result):
             "recompute": None if self.recompute is None else list(self.recompute),
         }
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the answer as a table of one row.
 
         Returns
@@ -107,7 +104,7 @@ class TrainingResult(Result):
         return self._shown(self._title, self.step._repr_html_() if self.step else "")
 
 
-def schedules_for(problem: Problem, placement: Placement | Result, **options: Any) -> "DataFrame":
+def schedules_for(problem: Problem, placement: Placement | Result, **options: Any) -> DataFrame:
     """Simulate a training step of one placement under every published rule, the best first.
 
     Parameters
@@ -143,8 +140,6 @@ def schedules_for(problem: Problem, placement: Placement | Result, **options: An
     >>> table.schedule[0], bool(table.fits.all())
     ('ZBH2', True)
     """
-    import pandas as pd
-
     rows = []
     for name in TRAINED_BY:
         row: dict[str, Any] = dict.fromkeys(_COLUMNS) | {"schedule": name, "fits": False}
@@ -168,4 +163,4 @@ def schedules_for(problem: Problem, placement: Placement | Result, **options: An
         }
         rows.append(row)
     rows.sort(key=lambda row: (not row["fits"], row["seconds_per_step"] or math.inf))
-    return pd.DataFrame(rows, columns=_COLUMNS).astype({"memory_needed_gb": float})
+    return data_frame(rows, columns=_COLUMNS).astype({"memory_needed_gb": float})

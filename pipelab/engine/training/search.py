@@ -16,14 +16,8 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.tolerances import PROVEN_WITHIN
-from pipelab.engine.training.bounds import (
-    MOST_REAL_S,
-    RuleBounds,
-    Suffixes,
-    of_ranks,
-    step_times,
-)
-from pipelab.engine.training.stages import Merged, TrainingStages, least_slowest, merged
+from pipelab.engine.training.bounds import MOST_REAL_S, RuleBounds, Suffixes, of_ranks, step_times
+from pipelab.engine.training.stages import TrainingStages, least_slowest, merged
 
 MOST_NODES = 2_500_000
 _MOST_CELLS = 8_000_000  # of one level of a table of suffixes: more take seconds
@@ -71,6 +65,7 @@ class BestStep:
                 self.on_change()
 
 
+@dataclass(eq=False)
 class StepTimeSearch:
     """All placements under one rule, in the order of their bounds.
 
@@ -94,28 +89,21 @@ class StepTimeSearch:
         What ended it early.
     """
 
-    def __init__(
-        self,
-        stages: TrainingStages,
-        rule: RuleBounds,
-        best: BestStep,
-        deadline: Deadline,
-        gap: float = 0.0,
-    ) -> None:
-        self.stages, self.rule, self.best = stages, rule, best
-        self.deadline, self.gap = deadline, gap
-        self.bound, self.within = 0.0, np.inf
-        self.stopped: str | None = None
-        self.count = self.states = self.waiting = 0
+    stages: TrainingStages
+    rule: RuleBounds
+    best: BestStep
+    deadline: Deadline
+    gap: float = 0.0
+    bound: float = 0.0
+    within: float = np.inf
+    stopped: str | None = None
+    count: int = 0
+    states: int = 0
+
+    def __post_init__(self) -> None:
+        self.runs = self.rule.chunks == 1 and bool((self.stages.hop > 0).any())
         self.tables: dict[int, Suffixes] = {}  # by the number of ranks
-        self.merged: Merged
         self.nodes: Any = None  # an array of `_node`
-        self.heap: list[tuple[float, int]] = []
-        self.roots: list[tuple[float, int]] = []  # the least for each number of ranks
-        self.fresh: list[tuple[float, int]] = []  # of the heap, what was last added
-        self.taken: set[int] = set()  # of the heap, what was extended out of turn
-        self.leaves: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        self.runs = rule.chunks == 1 and bool((stages.hop > 0).any())
 
     def rounds(self) -> Iterator[None]:
         """Search in rounds of a moment until nothing better can be left, or something ends it."""
@@ -206,8 +194,11 @@ class StepTimeSearch:
         """Begin with the nodes of no stage yet."""
         self.tables = tables
         self.states = sum(len(s) for table in set(tables.values()) for s in table.state)
-        self.heap, self.roots, self.taken = [], [], set()
-        self.leaves.clear()
+        self.heap: list[tuple[float, int]] = []
+        self.roots: list[tuple[float, int]] = []  # the least for each number of ranks
+        self.fresh: list[tuple[float, int]] = []  # of the heap, what was last added
+        self.taken: set[int] = set()  # of the heap, what was extended out of turn
+        self.leaves: dict[int, list[tuple[float, int]]] = defaultdict(list)
         self.count = self.waiting = 0
         self.nodes = np.zeros(1024, _node(len(self.rule.hops), len(self.stages.classes)))
         for ranks, table in self.tables.items():

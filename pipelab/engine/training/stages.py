@@ -21,13 +21,7 @@ from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, apart, by_class, instance_of
 from pipelab.engine.schedules.columns import ScheduleArrays
 from pipelab.engine.stage_table import FreeGPUs, holdable, slowest_between
-from pipelab.engine.timeline.placement_timelines import (
-    in_training,
-    needed_gb,
-    not_shared,
-    on_rank,
-    report_of,
-)
+from pipelab.engine.timeline import placement_timelines as timelines
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem, fits_in
@@ -35,9 +29,8 @@ from pipelab.spans import Spans
 
 MOST_LAYERS = 400
 MOST_STAGES = 500_000  # compositions times kinds of span: the cost model is asked for each
-ABSENT_S = (
-    1e100  # seconds of what does not exist: more than any time, yet finite in sums and differences
-)
+# seconds of what does not exist: more than any time, yet finite in sums and differences
+ABSENT_S = 1e100
 _LONGEST_MESSAGE_SECONDS = 1e30  # seconds beyond which `StageCosts` takes no time
 
 RECOMPUTE = ("none", "selective", "full", "auto")
@@ -135,13 +128,16 @@ class TrainingStages:
             costs = {m: [self._part(m, len(roles), role) for role in roles] for m in self.modes}
             parts = {mode: np.stack(some, axis=-1) for mode, some in costs.items()}
             serves, offered = self.instance.rate > 0, self.offered[:, None]
-            fits = {m: serves & fits_in(needed_gb(parts[m], held), offered) for m in self.modes}
+            fits = {
+                m: serves & fits_in(timelines.needed_gb(parts[m], held), offered)
+                for m in self.modes
+            }
             same = roles, tuple(np.packbits(fit).tobytes() for fit in fits.values())
             if same not in self._kept:
                 found = np.full((7, *serves.shape), np.inf)
                 for mode, fit in fits.items():
                     mine = parts[mode][:, fit]
-                    mine = np.concatenate([on_rank(mine)[:4], mine[:3, :, 0]])
+                    mine = np.concatenate([timelines.on_rank(mine)[:4], mine[:3, :, 0]])
                     found[:, fit] = np.minimum(found[:, fit], mine)
                 self._kept[same] = RankTimes(found)
             self._kept[asked] = self._kept[same]
@@ -161,7 +157,7 @@ class TrainingStages:
                 kinds = np.unique(self.spans.kind[starts, size - 1])
                 least = existing[:, :, kinds].min(axis=2, initial=ABSENT_S)
                 if role == "home":
-                    least[3:5] *= not_shared(self.problem.model, size)
+                    least[3:5] *= timelines.not_shared(self.problem.model, size)
                 found[:, :, self.spans.layers == layers] = least[..., None]
             self._kept[asked] = found
         return self._kept[asked]
@@ -206,7 +202,7 @@ class TrainingStages:
                 parts = self.costs[mode][:, at[:, None], kinds[:, mine]]
                 if len(mine) > 1 and order.holder[0] == order.holder[-1] == rank:
                     parts[..., -1] = self._part(mode, len(mine), "home")[:, at, whole[:, rank]]
-                found[mode] = parts, np.where(exists, needed_gb(parts, held), np.inf)
+                found[mode] = parts, np.where(exists, timelines.needed_gb(parts, held), np.inf)
             yield found
 
     def placement(self, compositions: Iterable[int], sizes: Iterable[int]) -> Placement:
@@ -234,15 +230,13 @@ def stages_in_training(
     Ended
     """
     modes = _modes(problem, recompute, bytes_per_parameter)
-    made = instance_of(in_training(problem), deadline)
+    made = instance_of(timelines.in_training(problem), deadline)
     instance = by_class(made, apart(made), deadline)
     classes, composition = instance.classes, instance.composition
     if problem.model.layers > MOST_LAYERS or instance.rate.size > MOST_STAGES:
         text = f"{instance.rate.size:,} kinds of stage of {problem.model.layers:,} layers"
-        remedy = (
-            f"at most {MOST_STAGES:,} and {MOST_LAYERS} are compared; take fewer GPUs per stage"
-        )
-        raise TooLarge(f"step_time: {text}; {remedy}", {"stages": instance.rate.size})
+        remedy = f"expected at most {MOST_STAGES:,} and {MOST_LAYERS}: take fewer GPUs per stage"
+        raise TooLarge(f"step_time: {text}; {remedy}")
     recipe = {} if bytes_per_parameter is None else {"bytes_per_parameter": bytes_per_parameter}
     costs = {mode: np.zeros((8, *instance.rate.shape)) for mode in modes}
     known: dict[tuple, np.ndarray] = {}
@@ -308,7 +302,9 @@ def _costs(
     for u, (start, n) in enumerate(zip(*spans.examples, strict=True)):
         if exists[u]:
             stage = Stage(range(int(start), int(start + n)), tuple(ids))
-            found[:, u] = problem.costs.training_cost(problem, report_of(problem, stage), **more)
+            found[:, u] = problem.costs.training_cost(
+                problem, timelines.report_of(problem, stage), **more
+            )
     return found
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pipelab.display import counted
 from pipelab.engine.answers import Result, placement_in
-from pipelab.engine.runs_on import as_engine_fills
 from pipelab.engine.deployments.result import Deployment
+from pipelab.engine.runs_on import as_engine_fills
 from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue
@@ -104,8 +104,8 @@ def settings(
         Of a result, its placement; of a deployment, each of its pipelines; of a training step
         (`pl.timeline_of(…, training=True)`, or a result of `objective="step_time"`) its schedule,
         microbatches and recomputation, too, for Megatron and torchtitan.
-    engine : {"vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers"}
-        The engine that is to run it.
+    engine : str
+        The engine that is to run it, by its name in `data/engine_rules.csv`.
     hosts : str or sequence of str, optional
         The address of every GPU's host, by GPU id; one text where all are on one host. By default a
         machine of the cluster is a host (`GPU.machine`), and the script takes the addresses from the
@@ -188,9 +188,12 @@ def _of_pipelines(
 def _launched(plan: EnginePlan) -> EngineSettings:
     """Fill in the engine's template for a plan that the engine can run."""
     check(plan)
-    template = _templates().get_template(f"{plan.engine}.sh.j2")
+    templates, name = _templates(), f"{plan.engine}.sh.j2"
+    if name not in templates.list_templates():
+        expected = f"expected a template pipelab/io/serving/templates/{name}; see docs/adding.md"
+        raise plan.refuse("engine", plan.engine, expected)
     serves = not rules_of(plan.engine).trains
-    filled: Any = template.make_module({"plan": plan, "serves": serves})
+    filled: Any = templates.get_template(name).make_module({"plan": plan, "serves": serves})
     return EngineSettings(
         engine=plan.engine,
         version=filled.version,
