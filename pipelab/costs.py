@@ -87,8 +87,10 @@ class LayerTimes(CostModel):
         `work_factors` say where a layer takes longer, such as the last one with the head.
     reserved_gb : float
         Memory of every GPU that weights cannot use: KV cache, activations, buffers.
-    filling, filling_number
+    filling : {"synchronous", "by_stages", "dynamic", "micro_batches", "one"}
         How a pipeline is filled, as of `CostModel`.
+    filling_number : int
+        Likewise.
 
     Raises
     ------

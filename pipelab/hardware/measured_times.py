@@ -111,12 +111,12 @@ class Measured(CostModel):
         tables = self.milliseconds.items()
         return {name: _interpolator(name, table, self.per_layer) for name, table in tables}
 
-    @property  # type: ignore[override]  # it is read alone
+    @derived
     def filling(self) -> Filling:
         """How a pipeline is filled: as `needs` says."""
         return self.needs.filling
 
-    @property  # type: ignore[override]
+    @derived
     def filling_number(self) -> int:
         """The number that belongs to the filling: as `needs` says."""
         return self.needs.filling_number

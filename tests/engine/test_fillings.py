@@ -30,7 +30,7 @@ def filled(seed, filling):
 
 
 def every_filled(problem):
-    """List (tokens/s, GPUs used, seconds of a traversal) of every placement, with all numbers that its filling allows."""
+    """List (tokens/s, GPUs used, seconds of a traversal) of every placement, with all numbers that are allowed."""
     given, filling = problem.workload.in_flight, problem.costs.filling
     tokens, more, found = problem.workload.tokens, problem.costs.filling_number, []
     most = problem.model.layers + more if filling == "by_stages" else given or 1
