@@ -13,6 +13,7 @@ from pipelab.fields import instance
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, place
 from pipelab.files.reading_and_writing import path_of
+from pipelab.hardware.measured_pipelines import PipelineErrors, pipeline_rows
 from pipelab.hardware.published_times import (
     ONE_GPU,
     TENSOR_PARALLELISM,
@@ -121,6 +122,49 @@ def against_served(costs: Roofline | None = None, path: str | Path | None = None
     costs, path = _asked("against_served", costs, path, "served_times.csv")
     table = served_rows(costs, path)
     first = ["id", "tpot_error", "ttft_error"]
+    return table[[*first, *[c for c in table.columns if c not in first]]]
+
+
+def against_pipelines(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
+    """Compare pipelines that were measured with what they would yield by each way to fill them.
+
+    Parameters
+    ----------
+    costs : Roofline, optional
+        By default `Roofline()`. Stage times are those of its engine "vLLM 0.2".
+    path : str or Path, optional
+        A CSV with the columns of `data/pipelines_measured.csv`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `run`; `rate_error`, `latency_error` and `prompt_latency_error`, predicted over measured less 1, with the
+        filling "dynamic" simulated (`pipelab.filling`); `merged_rate_error` by its closed form;
+        `synchronous_rate_error` of microbatches that never wait; then the file's other columns. Nothing is
+        fitted to these runs.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, a value does not fit, or there is no such model
+        or GPU.
+    InvalidValue
+        `costs` is not a `Roofline`, or `path` is not a path.
+
+    References
+    ----------
+    Event logs of Helix's prototype (Thesys-lab/Helix-ASPLOS25); Y. Mei et al., *Helix*, ASPLOS 2025.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> table = pl.hardware.against_pipelines()
+    >>> bool(table["rate_error"].abs().median() < 0.25 < table["synchronous_rate_error"].median())
+    True
+    """
+    costs, path = _asked("against_pipelines", costs, path, "pipelines_measured.csv")
+    table = pipeline_rows(costs, path)
+    first = ["run", *PipelineErrors._fields]
     return table[[*first, *[c for c in table.columns if c not in first]]]
 
 
