@@ -29,6 +29,15 @@ _STARTING = 60.0  # seconds without another process that has started, until they
 _BEFORE = b"is starting"  # the state of a process that has not started
 
 
+class Circulating(NamedTuple):
+    """What one process is given whose pipeline is a ring, in which sequences circulate."""
+
+    waiting: list[int]  # the sequences that wait here at the start
+    passes: int  # through this stage, until the sequences of all stages have ended
+    seconds: list[float]  # of a batch, by its number of sequences less one
+    pause: tuple[int, float]  # after so many batches, once: seconds
+
+
 class Job(NamedTuple):
     """What one process is given."""
 
@@ -39,16 +48,7 @@ class Job(NamedTuple):
     work: dict[str, float]  # of F, I, B and W: seconds
     delays: dict[int, float] = {}  # seconds that a message takes from a neighbour  # noqa: RUF012
     message_bytes: int = 0
-    circulating: "Circulating | None" = None
-
-
-class Circulating(NamedTuple):
-    """What one process is given whose pipeline is a ring, in which sequences circulate."""
-
-    waiting: list[int]  # the sequences that wait here at the start
-    passes: int  # through this stage, until the sequences of all stages have ended
-    seconds: list[float]  # of a batch, by its number of sequences less one
-    pause: tuple[int, float]  # after so many batches, once: seconds
+    circulating: Circulating | None = None
 
 
 class Report(NamedTuple):
