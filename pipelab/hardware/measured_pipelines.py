@@ -1,7 +1,7 @@
 """Pipelines that were measured, and what they would yield by each way to fill them."""
 
 import math
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,11 +10,12 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
+from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, place, read_objects
 from pipelab.filling import DynamicStage, merged_rate, simulate_dynamic
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.pass_times import Demand, Span
-from pipelab.hardware.published_times import Predictor
+from pipelab.hardware.published_times import Predictor, of_known_models
 from pipelab.problem import Workload
 
 if TYPE_CHECKING:
@@ -74,12 +75,11 @@ class PipelineRun:
         for text in self.stages.split():
             number, _, names = text.partition("x")
             types = names.split("+")
-            unknown = next((name for name in types if name not in known), None)
-            if unknown is not None:
-                raise InvalidValue("a pipeline", [("stages", text, nearest(unknown, known))])
             if not number.isdecimal() or len(set(types)) > 1:
                 expected = "expected layers × GPUs of one type, such as 4xT4 or 4xT4+T4"
                 raise InvalidValue("a pipeline", [("stages", text, expected)])
+            if types[0] not in known:
+                raise InvalidValue("a pipeline", [("stages", text, nearest(types[0], known))])
             found.append((int(number), types[0], len(types)))
         if sum(number for number, _, _ in found) != self.layers:
             raise InvalidValue(
@@ -135,10 +135,10 @@ class PipelineRun:
             latency_error=token / self.decode_latency_mean_s - 1,
             prompt_latency_error=prompt / self.prompt_latency_mean_s - 1,
             merged_rate_error=merged / self.decode_tokens_per_s - 1,
-            synchronous_rate_error=self._synchronous(stages) / self.decode_tokens_per_s - 1,
+            synchronous_rate_error=self.synchronous(stages) / self.decode_tokens_per_s - 1,
         )
 
-    def _synchronous(self, stages: list[DynamicStage]) -> float:
+    def synchronous(self, stages: list[DynamicStage]) -> float:
         """Tokens/s of the best number of equal microbatches."""
         rates = []
         for number in range(1, max(1, math.floor(self.in_flight)) + 1):
@@ -147,6 +147,14 @@ class PipelineRun:
             through = math.fsum(passes) + math.fsum(s.hop_seconds for s in stages)
             rates.append(min(batch / max(passes), self.in_flight / through))
         return max(rates)
+
+
+@lru_cache(maxsize=4)
+def synchronous_share(costs: Predictor) -> tuple[int, float]:
+    """Return how many pipelines were measured, and the share of the synchronous rate that they had in the median."""
+    rows = read_objects(data_dir() / "pipelines_measured.csv", PipelineRun)
+    shares = [run.decode_tokens_per_s / run.synchronous(run.timed(costs)) for _, run in rows]
+    return len(shares), float(np.median(shares))
 
 
 def pipeline_rows(costs: Predictor, path: Path) -> "DataFrame":
@@ -158,7 +166,7 @@ def pipeline_rows(costs: Predictor, path: Path) -> "DataFrame":
         Naming the file, the row and the column.
     """
     table = frame_of(path, "run").reset_index()
-    rows = read_objects(path, PipelineRun)
+    rows = of_known_models(read_objects(path, PipelineRun))
     errors = [place(row, {}, partial(one.errors, costs)) for row, one in rows]
     table[list(PipelineErrors._fields)] = errors
     return table

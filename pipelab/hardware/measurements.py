@@ -13,7 +13,7 @@ from pipelab.fields import instance
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, place
 from pipelab.files.reading_and_writing import path_of
-from pipelab.hardware.measured_pipelines import PipelineErrors, pipeline_rows
+from pipelab.hardware.measured_pipelines import PipelineErrors, pipeline_rows, synchronous_share
 from pipelab.hardware.published_times import (
     ONE_GPU,
     TENSOR_PARALLELISM,
@@ -254,9 +254,7 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
         f"this kind ({band.group.words}), four in five were off by {band.low:+.0%} to {band.high:+.0%}."
     )
     if len(evaluation.stages) > 1:
-        placement = Placement(tuple(report.stage for report in evaluation.stages))
-        pipelines = problem.costs.band(problem, placement)
-        sentence += f" {pipelines.sentence}"
+        sentence += f" {_of_pipelines(problem, evaluation)}"
     compared, used = (
         set(published_errors(Roofline())["gpu_type"]),
         evaluation.stages[slowest].gpu_types,
@@ -266,6 +264,19 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
         sentence += f" No published time of {listed(never)} was compared."
     within = max(abs(low / now - 1), abs(high / now - 1))
     return ExpectedRate(low=float(low), high=float(high), within=float(within), sentence=sentence)
+
+
+def _of_pipelines(problem: Problem, evaluation: Evaluation) -> str:
+    """Say how far off rates of pipelines are."""
+    costs = cast(Roofline, problem.costs)
+    if evaluation.filling == "synchronous" and problem.workload.phase in ("decode", "mixed"):
+        runs, share = synchronous_share(costs)
+        return (
+            f"Microbatches that never wait for one another (synchronous) are assumed: {runs} pipelines that were "
+            f"measured, filled dynamically, ran at {share:.0%} of such a rate in the median."
+        )
+    placement = Placement(tuple(report.stage for report in evaluation.stages))
+    return costs.band(problem, placement).sentence
 
 
 def doubt_of(problem: Problem) -> str:
