@@ -155,6 +155,10 @@ RESULTS = {
         "[pl.simulate(slow.measured.schedule, pl.StageCosts(*[stages(r)] * 3)).makespan for r in (0, 2, 3)]"
         " == [1020, 1100, 1140] and slow.simulated.makespan == 1100",
         "[linked[n].simulated.makespan - runs[n].simulated.makespan for n in LATE] == [40, 160, 120]",
+        # in the text, the table and the figure's title
+        "[round(predicted(*of).throughput) for of in (('synchronous', 3), ('dynamic', 12))] == [109, 60]",
+        "first['synchronous'].batch.max() == 3 and first['dynamic'].batch.tail(12).min() > 3",
+        "loops[1]['measured, tokens/s'] < loops[0]['measured, tokens/s']",
     ],
     "16_flows.ipynb": [
         # an L4 with two layers, by both profiles

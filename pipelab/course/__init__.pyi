@@ -45,8 +45,9 @@ from .n12 import layer_errors as layer_errors, plot_training_memory as plot_trai
 from .n12 import training_errors as training_errors
 from .n13 import author_results as author_results, plot_verdicts as plot_verdicts
 from .n14 import plot_faults as plot_faults
-from .n15 import cores_for as cores_for, plot_measured as plot_measured
-from .n15 import plot_waits as plot_waits, run_stages as run_stages
+from .n15 import plot_measured as plot_measured
+from .n15 import plot_ring as plot_ring, plot_waits as plot_waits
+from .n15 import run_ring as run_ring, run_stages as run_stages
 from .n18 import training_conclusions as training_conclusions
 from .pictures import plot_lines as plot_lines
 

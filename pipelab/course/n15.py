@@ -1,9 +1,9 @@
-"""Notebook 15, A pipeline that runs: its measured timeline, and a loop to write; `processes` has the processes."""
+"""Notebook 15, A pipeline that runs: what was measured, and a loop to write; `processes` has the processes."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from random import Random
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,8 +13,17 @@ from annotated_types import MinLen
 from pydantic import BeforeValidator, InstanceOf
 
 from pipelab.course.exercises import Exercise, Function, Given, drawn
-from pipelab.course.pictures import ARROW, finish
-from pipelab.course.processes import Job, Report, Row, StageProcess, run_jobs, source_of
+from pipelab.course.pictures import ARROW, EMPTY, Block, BlockRow, colour_of, finish, plot_rows
+from pipelab.course.processes import (
+    Circulating,
+    Job,
+    Report,
+    RingProcess,
+    Row,
+    StageProcess,
+    run_jobs,
+    source_of,
+)
 from pipelab.display import listed
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
@@ -35,6 +44,7 @@ from pipelab.figures.theme import NEUTRAL, WRONG, new_figure, plain
 from pipelab.schedules import Schedule
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from plotly.graph_objects import Figure
 
 
@@ -86,8 +96,8 @@ class Run:
 
 
 _Costs = Annotated[StageCosts, InstanceOf(), described('StageCosts(..., unit="ms")')]
-_Work = Annotated[Literal["wait", "compute"], described('"wait" or "compute"')]
 _Name = Annotated[str, described("text")]
+_LayersOfStages = Annotated[list[Count], MinLen(2), described("layers of at least two stages")]
 
 _Action = Annotated[
     tuple[Literal["F", "I", "B", "W"], Annotated[Natural, BeforeValidator(python_value)]],
@@ -106,7 +116,6 @@ def run_stages(
     ranks: Count = 4,
     *,
     name: _Name = "",
-    work: _Work = "wait",
     message_bytes: Natural = 0,
     timeout: NotNegative = 2.0,
 ) -> Run:
@@ -124,9 +133,6 @@ def run_stages(
         Of a function; rows say themselves.
     name : str, optional
         Of the schedule, for figures.
-    work : {"wait", "compute"}
-        Whether an action waits for its time, or computes as many matrix products as take this time
-        in a process that has a core to itself.
     message_bytes : int
         What every message carries besides. What a pipe does not hold makes the sender wait until
         it is received.
@@ -160,21 +166,19 @@ def run_stages(
         programs = _checked_rows(program)
         ranks, microbatches = len(programs), 1 + max(i for row in programs for _, i in row)
     times, link = _seconds(costs, ranks)
-    per_second = 1 / seconds_per_product() if work == "compute" else 1.0
     jobs = [
         Job(
             rank,
             ranks,
             microbatches,
             programs[rank],
-            {kind: float(of[rank]) * per_second for kind, of in times.items()},
-            computes=work == "compute",
+            {kind: float(of[rank]) for kind, of in times.items()},
             delays={n: float(link[min(n, rank)]) for n in (rank - 1, rank + 1) if 0 <= n < ranks},
             message_bytes=message_bytes,
         )
         for rank in range(ranks)
     ]
-    longest = max(max(of) for of in times.values())  # longer where processes share a core
+    longest = max(max(of) for of in times.values())
     patience = timeout + 3 * ranks * longest + link.max(initial=0.0)
     reports, startup = run_jobs(jobs, patience)
     rows = [[f"{r}{kind}{i}" for kind, i, *_ in of.actions] for r, of in enumerate(reports)]
@@ -215,40 +219,6 @@ def _measured(simulated: Timeline, reports: Sequence[Report]) -> MeasuredTimelin
         ends=np.append(ends, ends[makers] + delays),
         starts=starts,
     )
-
-
-_PRODUCTS, _ACTIONS = 1000, 20  # of a calibration: in every action, and actions
-
-
-@cache
-def seconds_per_product() -> float:
-    """Return what one matrix product takes in a process that runs alone; measured once, the least of 20."""
-    ((report,), _) = run_jobs([_calibration()], 30.0)
-    return min(end - start for *_, start, end in report.actions) / _PRODUCTS
-
-
-def cores_for(processes: int = 4) -> float:
-    """Measure how many cores this number of processes gets when all of them compute at the same time.
-
-    Parameters
-    ----------
-    processes : int
-        At least 1.
-
-    Returns
-    -------
-    float
-        What they compute in all, over what one that runs alone would in the same time. Other
-        programs, and limits of a container, count.
-    """
-    reports, _ = run_jobs([_calibration() for _ in range(processes)], 30.0)
-    last = max(end for report in reports for *_, end in report.actions)
-    return processes * _PRODUCTS * _ACTIONS * seconds_per_product() / last
-
-
-def _calibration() -> Job:
-    row = [("F", i) for i in range(_ACTIONS)]
-    return Job(0, 1, _ACTIONS, row, {"F": _PRODUCTS}, computes=True)
 
 
 def plot_measured(run: Run) -> "Figure":
@@ -334,6 +304,109 @@ def plot_waits(says: Sequence[str]) -> "Figure":
         x={**bare, "range": [-0.4, len(ranks) - 0.6]},
         y={**bare, "range": [-1, 1]},
     )
+
+
+# A ring
+
+
+@checked_arguments
+def run_ring(
+    loop: Callable[[RingProcess], object],
+    layers: _LayersOfStages,
+    ms_per_layer: Callable[[int], float],
+    sequences: Count = 12,
+    rounds: Count = 12,
+    *,
+    pause: tuple[Natural, Natural, NotNegative] = (0, 0, 0.0),
+    timeout: NotNegative = 2.0,
+) -> "DataFrame":
+    """Let sequences circulate through stages, each a process, and measure when each of them is where.
+
+    Parameters
+    ----------
+    loop : callable
+        A function of a `RingProcess` that calls `take_one` or `take_all`, `serve` and `pass_on`, until it has taken
+        an empty batch. Its source runs in every process.
+    layers : sequence of int
+        Of each stage, at least two.
+    ms_per_layer : callable
+        The milliseconds of a layer, by the number of sequences of a batch.
+    sequences : int
+        In all; in the beginning equally many wait in front of each stage, as one batch.
+    rounds : int
+        How often each sequence passes each stage.
+    pause : (int, int, float)
+        Which rank pauses, after how many batches, and for how many ms.
+    timeout : float
+        As of `run_stages`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each pass of a sequence through a stage: `stage` (from 1 on), `sequence`, `start` and `end` (ms
+        from the common start), and `batch`, how many sequences went through it together.
+
+    Raises
+    ------
+    InvalidSchedule, InvalidValue, PipelabError
+        As of `run_stages`.
+    """
+    import pandas as pd
+
+    ranks, source = len(layers), source_of(loop)
+    rings = []
+    for rank, held in enumerate(layers):
+        waiting = range(rank * sequences // ranks, (rank + 1) * sequences // ranks)
+        seconds = [held * ms_per_layer(batch) / 1000 for batch in range(1, sequences + 1)]
+        rest = pause[2] / 1000 if rank == pause[0] else 0.0
+        ring = Circulating(
+            waiting=list(waiting),
+            passes=sequences * rounds,
+            seconds=seconds,
+            pause=(pause[1], rest),
+        )
+        rings.append(ring)
+    jobs = [Job(rank, ranks, 0, source, {}, circulating=ring) for rank, ring in enumerate(rings)]
+    longest = max(ring.seconds[-1] for ring in rings)
+    reports, _ = run_jobs(jobs, timeout + pause[2] / 1000 + 3 * ranks * longest)
+    rows = [
+        (rank + 1, sequence, 1000 * start, 1000 * end)
+        for rank, report in enumerate(reports)
+        for _, sequence, start, end in report.actions
+    ]
+    passes = pd.DataFrame(rows, columns=["stage", "sequence", "start", "end"])
+    passes["batch"] = passes.groupby(["stage", "start"])["sequence"].transform("size")
+    return passes
+
+
+def plot_ring(runs: Mapping[str, "DataFrame"], title: str, until: float) -> "Figure":
+    """Draw which stage is busy when, with the number of sequences of each batch.
+
+    Parameters
+    ----------
+    runs : mapping of str to DataFrame
+        As `run_ring` returns them, by the name of the loop.
+    title : str
+        What is to be seen.
+    until : float
+        Batches that have started by then, in ms, are drawn.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A row for each stage of each run; where several batches went on as one, its colour is another.
+    """
+    rows = []
+    for name, passes in runs.items():
+        drawn = passes[passes["start"] < until]
+        for stage, of in drawn.drop_duplicates(["stage", "start"]).groupby("stage"):
+            blocks, now = list[Block](), 0.0
+            for start, end, size in zip(of["start"], of["end"], of["batch"], strict=True):
+                blocks.append(Block(start - now, EMPTY))
+                blocks.append(Block(end - start, colour_of(size), str(size)))
+                now = end
+            rows.append(BlockRow(f"{name}, stage {stage}", blocks))
+    return plot_rows(rows, title, "ms", "numbers are sequences in a batch")
 
 
 # Exercises

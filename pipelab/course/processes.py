@@ -25,10 +25,17 @@ Row = Sequence[tuple[str, int]]  # the actions of a rank: kind and microbatch
 clock = time.perf_counter  # counts from one moment for all processes of a machine
 
 _LOOP = "<your loop>"
-_MATRIX = 48  # rows and columns: so small that no BLAS divides a product among threads
-_BLAS_THREADS = ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM", "BLIS")
 _STARTING = 60.0  # seconds without another process that has started, until they are given up
 _BEFORE = b"is starting"  # the state of a process that has not started
+
+
+class Circulating(NamedTuple):
+    """What one process is given whose pipeline is a ring, in which sequences circulate."""
+
+    waiting: list[int]  # the sequences that wait here at the start
+    passes: int  # through this stage, until the sequences of all stages have ended
+    seconds: list[float]  # of a batch, by its number of sequences less one
+    pause: tuple[int, float]  # after so many batches, once: seconds
 
 
 class Job(NamedTuple):
@@ -38,16 +45,16 @@ class Job(NamedTuple):
     ranks: int
     microbatches: int
     program: Row | str  # its actions, or the source of a function that takes a StageProcess
-    work: dict[str, float]  # of F, I, B and W: seconds to wait, or matrix products to compute
-    computes: bool = False
+    work: dict[str, float]  # of F, I, B and W: seconds
     delays: dict[int, float] = {}  # seconds that a message takes from a neighbour  # noqa: RUF012
     message_bytes: int = 0
+    circulating: Circulating | None = None
 
 
 class Report(NamedTuple):
     """What a process says at its end; all times by the common clock, from the start."""
 
-    actions: list[tuple[str, int, float, float]]  # kind, microbatch, start, end
+    actions: list[tuple[str, int, float, float]]  # kind, microbatch or sequence, start, end
     transits: list[float]  # of messages that were waited for: from sending to receiving
 
 
@@ -66,7 +73,6 @@ class StageProcess:
         self._arrives: dict[tuple[str, int], float] = {}  # when a message may be used
         self._done: set[tuple[str, int]] = set()
         self._once: set[tuple[str, str, int]] = set()  # what a loop may not repeat for ever
-        self._work = _products() if job.computes else time.sleep
         self.report = Report([], [])
 
     def recv(self, kind: str, microbatch: int) -> None:
@@ -104,7 +110,7 @@ class StageProcess:
         self._only_once("computed", kind, microbatch)
         self._says(f"computes {kind}{microbatch}")
         start = clock()
-        self._work(self._job.work[kind])
+        time.sleep(self._job.work[kind])
         self.report.actions.append((kind, microbatch, start, clock()))
         self._done.add((_result(kind), microbatch))
 
@@ -130,23 +136,59 @@ class StageProcess:
         self._state.value = text.encode()
 
 
+class RingProcess(StageProcess):
+    """One stage of a ring, as its loop sees it: batches of sequences come from the stage before, and go to the next."""
+
+    def __init__(
+        self, job: Job, ring: Circulating, pipes: dict[int, Connection], state: Any
+    ) -> None:
+        super().__init__(job, pipes, state)
+        self._ring = ring
+        self._waiting = [ring.waiting] if ring.waiting else []
+        self._batches = 0  # that went on
+
+    def take_one(self) -> list[int]:
+        """Wait for a batch, and take the one that came first; after the last pass an empty one."""
+        self._wait_for_a_batch()
+        return self._waiting.pop(0) if self._waiting else []
+
+    def take_all(self) -> list[int]:
+        """Wait for a batch, and take all that wait, as one; after the last pass an empty one."""
+        self._wait_for_a_batch()
+        taken = [sequence for batch in self._waiting for sequence in batch]
+        self._waiting.clear()
+        return taken
+
+    def _wait_for_a_batch(self) -> None:
+        """Let what has come wait here: at least one batch, and none after the last pass."""
+        if len(self.report.actions) >= self._ring.passes:
+            self._waiting.clear()
+            return
+        before = (self.rank - 1) % self.ranks
+        self._says(f"waits for a batch from rank {before}, after {self._batches}")
+        while not self._waiting or self._pipes[before].poll():
+            self._waiting.append(self._pipes[before].recv())
+
+    def serve(self, batch: Sequence[int]) -> None:
+        """Work for as long as a batch of this size takes, and note start and end for each of its sequences."""
+        self._says(f"serves batch {self._batches}")
+        start = clock()
+        time.sleep(self._ring.seconds[len(batch) - 1])
+        end = clock()
+        self.report.actions.extend(("F", sequence, start, end) for sequence in batch)
+
+    def pass_on(self, batch: Sequence[int]) -> None:
+        """Send a batch to the next stage, from the last one to the first."""
+        self._says(f"sends batch {self._batches}")
+        self._pipes[(self.rank + 1) % self.ranks].send(list(batch))
+        self._batches += 1
+        if self._batches == self._ring.pause[0]:
+            time.sleep(self._ring.pause[1])
+
+
 def _result(kind: str) -> str:
     """Return which result an action makes: a full backward makes an input gradient, too."""
     return "I" if kind == "B" else kind
-
-
-def _products() -> Callable[[float], None]:
-    """Return a function that computes this number of products of small matrices."""
-    import numpy as np
-
-    matrix = np.full((_MATRIX, _MATRIX), 1 / _MATRIX)
-
-    def work(number: float) -> None:
-        for _ in range(round(number)):
-            matrix @ matrix
-
-    work(100)
-    return work
 
 
 def _process(job: Job, pipes: dict[int, Connection], parent: Connection, state: Any) -> None:
@@ -155,9 +197,11 @@ def _process(job: Job, pipes: dict[int, Connection], parent: Connection, state: 
         signal.SIGINT, signal.SIG_IGN
     )  # an interrupt is the parent's, which ends this process
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ.update({f"{name}_NUM_THREADS": "1" for name in _BLAS_THREADS})
     try:
-        stage = StageProcess(job, pipes, state)
+        if job.circulating is None:
+            stage = StageProcess(job, pipes, state)
+        else:
+            stage = RingProcess(job, job.circulating, pipes, state)
         program = _loop(job.program) if isinstance(job.program, str) else None
         parent.send("ready")
         start = parent.recv()
@@ -210,7 +254,7 @@ def _end_with_parent() -> None:
 # In the notebook's kernel
 
 
-def source_of(program: Callable[[StageProcess], object]) -> str:
+def source_of(program: Callable[..., object]) -> str:
     """Return the source of a reader's loop, which the processes run.
 
     Raises
@@ -252,9 +296,11 @@ def run_jobs(jobs: Sequence[Job], timeout: float) -> tuple[list[Report], float]:
     """
     context, began = get_context("spawn"), clock()
     pipes: list[dict[int, Connection]] = [{} for _ in jobs]
-    for left, job in enumerate(jobs[:-1]):
-        if job.ranks > 1:
-            pipes[left][left + 1], pipes[left + 1][left] = context.Pipe()
+    neighbours = [(left, left + 1) for left, job in enumerate(jobs[:-1]) if job.ranks > 1]
+    if jobs[0].circulating:
+        neighbours.append((len(jobs) - 1, 0))
+    for one, other in neighbours:
+        pipes[one][other], pipes[other][one] = context.Pipe()
     states = [context.RawArray("c", 120) for _ in jobs]
     for state in states:
         state.value = _BEFORE

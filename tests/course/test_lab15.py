@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import pipelab as pl
 from pipelab import course
 from pipelab.course import n15
 from pipelab.course.checks import EXERCISES
+from pipelab.course.processes import Circulating, Job, RingProcess
 
 MS = pl.StageCosts(5, 5, 5, unit="ms")
 
@@ -212,13 +215,61 @@ def _runs(pid):
         return os.path.isdir("/proc") is False
 
 
-@pytest.mark.slow
-def test_what_computes_takes_its_time_alone_and_longer_where_cores_are_shared():
-    one = course.run_stages(
-        _rows("GPipe", 1, 4), pl.StageCosts(10, 10, 10, unit="ms"), work="compute"
+def takes_one(stage):
+    while batch := stage.take_one():
+        stage.serve(batch)
+        stage.pass_on(batch)
+
+
+def takes_all(stage):
+    while batch := stage.take_all():
+        stage.serve(batch)
+        stage.pass_on(batch)
+
+
+@pytest.mark.parametrize("loop", [takes_one, takes_all])
+@pytest.mark.parametrize(("layers", "sequences"), [([2, 1], 5), ([1, 2, 1], 2), ([2, 1, 3, 1], 9)])
+def test_sequences_pass_the_stages_in_turn_and_those_that_met_never_part(loop, layers, sequences):
+    passes = course.run_ring(
+        loop, layers, lambda batch: 1 + batch, sequences, rounds=5, pause=(1, 3, 40)
     )
-    assert one.measured.makespan > 0.5 * one.simulated.makespan
-    assert 0.05 < course.cores_for(2) < 2.5
+    assert (passes.groupby(["stage", "sequence"]).size() >= 5).all()
+    least = np.array(layers)[passes["stage"] - 1] * (1 + passes["batch"])
+    assert (passes["end"] - passes["start"] >= least - 0.01).all()
+    for _, served in passes.drop_duplicates(["stage", "start"]).groupby("stage"):
+        assert (served["start"].values[1:] >= served["end"].values[:-1]).all()
+    together = passes.groupby(["stage", "start"])["sequence"].agg(frozenset)
+    for _, way in passes.sort_values("start").groupby("sequence"):
+        assert (way["start"].values[1:] >= way["end"].values[:-1]).all()
+        assert (np.diff(way["stage"]) % len(layers) == 1).all()
+        with_it = [together[key] for key in zip(way["stage"], way["start"], strict=True)]
+        assert all(before <= after for before, after in pairwise(with_it))
+        assert loop is takes_all or len(set(with_it)) == 1
+    figure = course.plot_ring({"a loop": passes}, "a title", until=1e6)
+    assert list(figure.data[0].text).count("") == together.size  # a gap before each batch
+
+
+def test_one_batch_or_all_that_wait_are_taken():
+    here, there = multiprocessing.Pipe()
+    for batch in ([2], [3, 4], [5]):
+        there.send(batch)
+    ring = Circulating(waiting=[0, 1], passes=9, seconds=[], pause=(0, 0.0))
+    stage = RingProcess(Job(1, 2, 0, "", {}), ring, {0: here}, SimpleNamespace(value=b""))
+    assert [stage.take_one(), stage.take_one(), stage.take_all()] == [[0, 1], [2], [3, 4, 5]]
+
+
+def never_passes_on(stage):
+    while batch := stage.take_one():
+        stage.serve(batch)
+
+
+def test_a_ring_that_hangs_says_who_waits_for_whom():
+    with pytest.raises(pl.errors.InvalidSchedule) as error:
+        course.run_ring(never_passes_on, [1, 1], lambda batch: 1, 2, timeout=0.3)
+    waits = [f"rank {rank} waits for a batch from rank {1 - rank}, after 0" for rank in (0, 1)]
+    assert list(error.value.defects) == waits
+    with pytest.raises(pl.errors.InvalidValue, match="layers of at least two stages"):
+        course.run_ring(never_passes_on, [1], lambda batch: 1)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +280,6 @@ def test_what_computes_takes_its_time_alone_and_longer_where_cores_are_shared():
         ([[("X", 0)]], {}, r"program\[0\]\[0\]\[0\] = 'X': expected 'F', 'I', 'B' or 'W'"),
         ([["0F0"]], {}, r"program\[0\]\[0\] = '0F0': expected an action such as \(\"F\", 0\)"),
         (lambda stage: None, {}, "made by def"),
-        (gpipe, {"work": "gpu"}, 'run_stages: work = \'gpu\': expected "wait" or "compute"'),
         (gpipe, {"microbatches": 0}, "run_stages: microbatches = 0: expected at least 1"),
         (gpipe, {"timeout": -1}, "run_stages: timeout = -1: expected at least 0"),
         (gpipe, {"costs": pl.StageCosts(1, 1, 1)}, 'expected costs with unit="ms"'),
