@@ -20,6 +20,7 @@ from .what_fits import capacity as capacity, node_mixes as node_mixes
 # Against measurements
 from .measurements import against_measured as against_measured
 from .measurements import against_served as against_served
+from .measurements import against_pipelines as against_pipelines
 from .measurements import held_out_errors as held_out_errors
 from .measurements import error_bands as error_bands, expected_rate as expected_rate
 from .benchmark_files import calibrate as calibrate

@@ -13,6 +13,7 @@ from pipelab.fields import instance
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, place
 from pipelab.files.reading_and_writing import path_of
+from pipelab.hardware.measured_pipelines import PipelineErrors, pipeline_rows, synchronous_share
 from pipelab.hardware.published_times import (
     ONE_GPU,
     TENSOR_PARALLELISM,
@@ -124,6 +125,49 @@ def against_served(costs: Roofline | None = None, path: str | Path | None = None
     return table[[*first, *[c for c in table.columns if c not in first]]]
 
 
+def against_pipelines(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
+    """Compare pipelines that were measured with what they would yield by each way to fill them.
+
+    Parameters
+    ----------
+    costs : Roofline, optional
+        By default `Roofline()`. Stage times are those of its engine "vLLM 0.2".
+    path : str or Path, optional
+        A CSV with the columns of `data/pipelines_measured.csv`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        `run`; `rate_error`, `latency_error` and `prompt_latency_error`, predicted over measured less 1, with the
+        filling "dynamic" simulated (`pipelab.filling`); `merged_rate_error` by its closed form;
+        `synchronous_rate_error` of microbatches that never wait; then the file's other columns. Nothing is
+        fitted to these runs.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, a value does not fit, or there is no such model
+        or GPU.
+    InvalidValue
+        `costs` is not a `Roofline`, or `path` is not a path.
+
+    References
+    ----------
+    Event logs of Helix's prototype (Thesys-lab/Helix-ASPLOS25); Y. Mei et al., *Helix*, ASPLOS 2025.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> table = pl.hardware.against_pipelines()
+    >>> bool(table["rate_error"].abs().median() < 0.25 < table["synchronous_rate_error"].median())
+    True
+    """
+    costs, path = _asked("against_pipelines", costs, path, "pipelines_measured.csv")
+    table = pipeline_rows(costs, path)
+    first = ["run", *PipelineErrors._fields]
+    return table[[*first, *[c for c in table.columns if c not in first]]]
+
+
 def _asked(function: str, costs: Any, path: Any, bundled: str) -> tuple[Roofline, Path]:
     """Return the cost model and the file that a comparison is about."""
     costs = Roofline() if costs is None else costs
@@ -210,9 +254,7 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
         f"this kind ({band.group.words}), four in five were off by {band.low:+.0%} to {band.high:+.0%}."
     )
     if len(evaluation.stages) > 1:
-        placement = Placement(tuple(report.stage for report in evaluation.stages))
-        pipelines = problem.costs.band(problem, placement)
-        sentence += f" {pipelines.sentence}"
+        sentence += f" {_of_pipelines(problem, evaluation)}"
     compared, used = (
         set(published_errors(Roofline())["gpu_type"]),
         evaluation.stages[slowest].gpu_types,
@@ -222,6 +264,19 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
         sentence += f" No published time of {listed(never)} was compared."
     within = max(abs(low / now - 1), abs(high / now - 1))
     return ExpectedRate(low=float(low), high=float(high), within=float(within), sentence=sentence)
+
+
+def _of_pipelines(problem: Problem, evaluation: Evaluation) -> str:
+    """Say how far off rates of pipelines are."""
+    costs = cast(Roofline, problem.costs)
+    if evaluation.filling == "synchronous" and problem.workload.phase in ("decode", "mixed"):
+        runs, share = synchronous_share(costs)
+        return (
+            f"Microbatches that never wait for one another (synchronous) are assumed: {runs} pipelines that were "
+            f"measured, filled dynamically, ran at {share:.0%} of such a rate in the median."
+        )
+    placement = Placement(tuple(report.stage for report in evaluation.stages))
+    return costs.band(problem, placement).sentence
 
 
 def doubt_of(problem: Problem) -> str:

@@ -183,7 +183,7 @@ def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
     InvalidData
         Naming the file, the row and the column.
     """
-    return _of_known_models(read_objects(path, Measurement))
+    return of_known_models(read_objects(path, Measurement))
 
 
 def _pass_ms(costs: Predictor, model: Transformer, load: Workload, gpu: GPU, degree: int) -> float:
@@ -284,7 +284,7 @@ def served_rows(costs: Predictor, path: Path) -> "DataFrame":
         Naming the file, the row and the column.
     """
     table, errors = frame_of(path, "id").reset_index(), []
-    for row, one in _of_known_models(read_objects(path, ServedTime)):
+    for row, one in of_known_models(read_objects(path, ServedTime)):
         tpot, ttft = place(row, {}, partial(one.predicted, costs))
         errors.append((tpot / one.tpot_ms - 1, ttft / one.ttft_ms - 1))
     table[["tpot_error", "ttft_error"]] = errors
@@ -297,7 +297,7 @@ def _caches_of_fp8() -> dict[str, str]:
     return models()["fp8_cache"].dropna().to_dict()
 
 
-def _of_known_models(rows: list[tuple[Row, Any]]) -> list[tuple[Row, Any]]:
+def of_known_models(rows: list[tuple[Row, Any]]) -> list[tuple[Row, Any]]:
     """Refuse a row whose model has no other name."""
     known = models().index
     for row, one in rows:
