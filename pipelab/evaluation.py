@@ -88,7 +88,7 @@ class Evaluation(Frozen):
         number, or where it has none the one that yields most (of several the least). None where
         links are counted in transfers/s, and in training.
     filling : str
-        How the engine fills the pipeline (docs/fillings.md): what `attainable` is about.
+        How the engine fills the pipeline (`pipelab.filling`): what `attainable` is about.
     at_once : float
         With the filling "micro_batches", parts that may be in the pipeline at a time.
     """

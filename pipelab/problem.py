@@ -406,7 +406,7 @@ class CostModel(ABC):
     chunk_tokens : int or None
         Tokens of prompts in one pass, for which memory counts. None: not known.
     filling : {"synchronous", "by_stages", "dynamic", "micro_batches", "one"}
-        How the engine fills a pipeline, see docs/fillings.md.
+        How the engine fills a pipeline, see `pipelab.filling`.
     filling_number : int
         With the filling "by_stages", batches in flight beyond one for each stage; with "micro_batches", the most
         parts in the pipeline at a time, and 0 for any number.

@@ -100,7 +100,7 @@ class Roofline(CostModel):
         The engine whose own memory counts, a row of `data/engine_memory.csv`: `solve`, `deploy` and
         `settings` set it. Empty: no engine's memory counts, only weights, cache and activations.
     filling : {"synchronous", "by_stages", "dynamic", "micro_batches", "one"}
-        How a pipeline is filled (docs/fillings.md). `runs_on` of `pl.solve` takes the engine's in its place.
+        How a pipeline is filled (`pipelab.filling`). `runs_on` of `pl.solve` takes the engine's in its place.
     filling_number : int
         With "by_stages", batches in flight beyond one for each stage; with "micro_batches", the most parts in the
         pipeline at a time, and 0 for any number.
