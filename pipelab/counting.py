@@ -155,7 +155,7 @@ def rates_by_place(problem: Problem) -> dict[Place, Rates]:
     >>> llama = pl.Problem(gpus, pl.load_model("Llama-3-8B"), pl.Workload(2048, 1), pl.Roofline())
     >>> rates = rates_by_place(llama)
     >>> {place: round(rates[place][0,][8 - 1]) for place in rates}  # one GPU with eight layers
-    {'first': 12047, 'inner': 12047, 'last': 11696, 'whole': 0}
+    {'first': 12048, 'inner': 12048, 'last': 11697, 'whole': 0}
     """
     if problem.model.uniform:
         return {"anywhere": rates_of_mixes(problem)}

@@ -78,9 +78,11 @@ def errors(seeds):
 
 
 @pytest.mark.slow
-def test_the_closed_form_beside_the_simulation_on_200_pipelines():
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("pipelines", [40, 200])
+def test_the_closed_form_beside_the_simulation(pipelines):
     """`docs/fillings.md` has these errors; with many sequences per stage they are largest, and said to be."""
-    table = errors(range(200))
+    table = errors(range(pipelines))
     load, error = table[:, 0], np.abs(table[:, 2] - 1)
     assert np.median(error) < 0.25
     assert np.median(error[load < 1]) < 0.15

@@ -86,7 +86,6 @@ def _smaller(problem, layers):
 PROBLEMS = {
     "auto": lambda: _smaller(course.three_sites(), layers=6),
     "exhaustive": lambda: _smaller(course.five_gpus(), layers=8),
-    "single_gpu": lambda: _smaller(course.three_sites(), layers=7),
     "joint": course.seven_gpus,
     "aggregated": lambda: course.one_network(2),
 }

@@ -80,7 +80,11 @@ def test_a_rate_is_expected_in_the_band_of_its_kind(published, phase, degree):
     by_hand = [min(slowest * (1 + e), links) for e in ends]
     assert [expected.low, expected.high] == pytest.approx(by_hand)
     assert f"{ends[0]:+.0%} to {ends[1]:+.0%}" in expected.sentence
-    assert problem.costs.band(problem, plan).sentence in expected.sentence
+    if phase == "prefill":
+        assert problem.costs.band(problem, plan).sentence in expected.sentence
+    else:  # microbatches never wait here; pipelines that were measured did
+        measured = 1 / (1 + pl.hardware.against_pipelines()["synchronous_rate_error"])
+        assert f"ran at {measured.median():.0%} of such a rate" in expected.sentence
     assert ("No published time of A10" in expected.sentence) == (degree == 1)
     farthest = max(abs(x / evaluation.throughput - 1) for x in by_hand)
     assert expected.within == pytest.approx(farthest)

@@ -41,5 +41,5 @@ def test_mypy_finds_nothing_and_an_editor_knows_what_public_functions_return(tmp
         "pipelab.engine.training.result.TrainingResult",
         "pipelab.engine.deployments.result.Deployment",
         "dict[str, pipelab.hardware.known_gpus.GPUFacts]",
-        "def (message: str, size: dict[Any, Any]) -> pipelab.errors.TooLarge",
+        "def (message: str =) -> pipelab.errors.TooLarge",
     ], done.stdout
