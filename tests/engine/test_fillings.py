@@ -134,6 +134,47 @@ def test_a_deployment_has_the_most_of_all_divisions(seed, filling):
         assert answer.throughput == pytest.approx(most, rel=CLOSE)
 
 
+@pytest.mark.parametrize("filling", FILLINGS)
+def test_what_does_not_cover_a_filling_refuses_it_by_name(filling):
+    problem = filled(2, filling).with_in_flight(2)
+    answer = pl.solve(problem)
+    asked = [lambda: pl.flow(problem), lambda: pl.certificate(pl.solve(problem, objective="rate"))]
+    if filling == "micro_batches":
+        asked.append(lambda: pl.timeline_of(problem, answer))
+    else:
+        shown = pl.timeline_of(problem, answer)
+        assert shown.steady_rate == pytest.approx(answer.throughput)
+    for ask in asked:
+        with pytest.raises(pl.errors.NotApplicable, match=f"filling = '{filling}'"):
+            ask()
+
+
+def test_a_filling_that_there_is_not_names_the_nearest():
+    costs = tight(1).costs
+    with pytest.raises(pl.errors.InvalidValue, match="by_stages"):
+        costs.with_filling("by_stage")
+    with pytest.raises(pl.errors.InvalidValue, match="filling_number"):
+        costs.with_filling("by_stages", -1)
+
+
+class FixedTimes(pl.LayerTimes):
+    """A cost model of one's own whose stages all take as long."""
+
+    def stage(self, model, workload, gpus, layers, batch_split):
+        cost = super().stage(model, workload, gpus, layers, batch_split)
+        return cost._replace(throughput=workload.tokens / 0.01, pass_seconds=0.01)
+
+
+def test_a_cost_model_of_ones_own_takes_a_filling():
+    cluster = pl.Cluster.from_counts({"A": 3}, 2.5, 1e5)
+    model, load = pl.Model("four layers", 4, 8, 8, 1.0), pl.Workload(100, 2)
+    costs = FixedTimes({"A": 1.0}).with_filling("one")
+    problem = pl.Problem(cluster, model, load, costs, 1)
+    assert pl.solve(problem).throughput == pytest.approx(200 / 0.02, rel=1e-4)
+    plain = dataclasses.replace(problem, costs=costs.with_filling("synchronous"))
+    assert pl.solve(plain).throughput == pytest.approx(200 / 0.01, rel=1e-4)
+
+
 @pytest.mark.slow
 def test_the_page_says_what_rates_of_engines_become(monkeypatch):
     page, llama = text_of("docs/fillings.md"), pl.load_model("Llama-3-70B")

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, cast, overload
 import numpy as np
 
 from pipelab import fields
-from pipelab.costs import TrainingCost, refuse_transfers
+from pipelab.costs import TrainingCost, refuse_filling, refuse_transfers
 from pipelab.display import NO_FORMULAS, DataFrame, counted, data_frame, number, rate, table
 from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.schedules.columns import columns_of
@@ -777,6 +777,8 @@ def timeline_of(
         raise InvalidValue("timeline_of", [(name, value, expected) for name, value in step.items()])
     placement = placement_in(placement, "timeline_of")
     evaluation = evaluate(problem, placement)
+    if problem.costs.filling == "micro_batches" and evaluation.in_flight != 1:
+        refuse_filling("timeline_of", problem.costs)
     if in_flight is not None:
         in_flight = fields.whole_number("timeline_of", "in_flight", in_flight)
         evaluation = with_memory_for(problem, placement, in_flight) or evaluation
