@@ -119,7 +119,7 @@ def on_sites(
         weight_factors=(ends, *[1.0] * between, ends),
         work_factors=(*[1.0] * (between + 1), head),
     )
-    costs = LayerTimes(ms_per_layer, reserved_gb=RESERVED_GB)
+    costs = LayerTimes(ms_per_layer, reserved_gb=RESERVED_GB, filling="synchronous")
     return Problem(
         cluster, model, PROMPT, costs, max_gpus_per_stage, same_type_stages=False, name=name
     )

@@ -558,7 +558,7 @@ def small_problem(
     A microbatch is one token, so rates are per second; `unit` is for the names of the GPU types.
     """
     gpus, ids = [GPU(f"{each} {unit}", 1.0) for each in ms], range(len(ms))
-    times = LayerTimes({gpu.type: each for gpu, each in zip(gpus, ms, strict=True)})
+    times = LayerTimes({f"{each} {unit}": each for each in ms}, filling="synchronous")
     model, megabytes = Model("a model", layers, 1024, 1024, 1e-3), 1024 * 2 / 1e6
     gb_per_s = np.array([[megabytes / (link_ms(a, b) if a != b else 1) for b in ids] for a in ids])
     cluster, token = Cluster(tuple(gpus), gb_per_s), Workload(1, 1)

@@ -104,14 +104,13 @@ def seven_gpus(
     )
     blocks, name = llama.layers // layers_per_block, f"{llama.name} in int4"
     weight = layers_per_block * LAYER_GB
+    ms = {name: layers_per_block * MS_PER_LAYER[name] for name in counts}
+    costs = LayerTimes(ms, reserved_gb=RESERVED_GB, filling="synchronous")
     return Problem(
         cluster,
         Model(name, blocks, llama.d_model, llama.d_hidden, weight),
         PROMPT,
-        LayerTimes(
-            {name: layers_per_block * MS_PER_LAYER[name] for name in counts},
-            reserved_gb=RESERVED_GB,
-        ),
+        costs,
         max_gpus_per_stage,
         same_type_stages=True,
         name=f"{name}, blocks of {layers_per_block}",

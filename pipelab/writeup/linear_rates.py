@@ -92,6 +92,8 @@ class LinearThroughput(CostModel):
     A microbatch takes tokens / throughput if all b_i are whole. Otherwise it takes longer by as
     much as the slowest GPU's turn at ⌈b_i⌉ sequences takes longer than b_i did (`pipelab.costs`):
     the write-up has no times, so this is one reading of its rates.
+
+    It fills pipelines synchronously by definition: the slowest stage or link sets the rate.
     """
 
     coefficients: Mapping[str, Coefficients]

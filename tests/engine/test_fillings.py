@@ -1,6 +1,7 @@
 """How engines fill pipelines: the best placement of every filling, against all placements."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from small_problems import divided, every_placement, mask_of, per_million, tight
 
 import oracle
 import pipelab as pl
+from clone import text_of
 
 CLOSE = 3e-6  # sums of times come from a solver, as in test_in_flight.py
 FILLINGS = ("by_stages", "dynamic", "micro_batches", "one")
@@ -171,3 +173,29 @@ def test_a_cost_model_of_ones_own_takes_a_filling():
     assert pl.solve(problem).throughput == pytest.approx(200 / 0.02, rel=1e-4)
     plain = dataclasses.replace(problem, costs=costs.with_filling("synchronous"))
     assert pl.solve(plain).throughput == pytest.approx(200 / 0.01, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_page_says_what_rates_of_engines_become(monkeypatch):
+    page, llama = text_of("docs/fillings.md"), pl.load_model("Llama-3-70B")
+    prompts, decode = pl.Workload(2048, 1), pl.Workload(2048, 16, "decode")
+    mixed, helix = {"A100-SXM-80": 4, "L4": 4}, pl.load_cluster("helix-single24")
+    nodes = [pl.hardware.cluster_of_counts(mixed, per_node, 100) for per_node in (4, 8)]
+    places = {
+        "README": (helix, prompts, 2),
+        "10": (helix, decode, 1),
+        "11": (nodes[0], decode, 4),
+        "[Using pipelab](using.md#the-command-line)": (nodes[1], pl.Workload(2048, 8), None),
+    }
+
+    def rates():
+        for place, engine in re.findall(r"^\| (.+), (\S+)(?: and \S+)? \| [\d,]+ \|", page, re.M):
+            cluster, load, most = places[place]
+            problem = pl.Problem(cluster, llama, load, pl.Roofline(), most)
+            yield f"{pl.solve(problem, runs_on=engine).throughput:,.0f}"
+
+    filled = list(rates())
+    monkeypatch.setattr(pl.Roofline, "with_filling", lambda costs, *filling: costs)
+    stated = re.findall(r"\| ([\d,]+) \| ([\d,]+) \|", page)
+    assert stated == list(zip(rates(), filled, strict=True))
+    assert len(stated) == 7
