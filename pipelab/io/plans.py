@@ -13,12 +13,14 @@ from typing import Any
 from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.methods.trade_offs import TradeOff
+from pipelab.engine.runs_on import as_engine_fills
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.evaluation import evaluate
 from pipelab.fields import instance, is_real
 from pipelab.files.csv_rows import plain
 from pipelab.files.reading_and_writing import path_of, read_json, write_to
+from pipelab.hardware.engine_rules import rules_of
 from pipelab.io.chrome_traces import chrome_trace
 from pipelab.io.torch_csv import to_csv
 from pipelab.placement import Placement, Stage
@@ -184,6 +186,7 @@ def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
         document |= {"method": plan.method, "status": plan.status, "bound_tokens_per_s": plan.bound}
         document |= plan.objective.to_dict() if plan.objective else {}
         document |= {"under_limit": plan.under_limit} if plan.under_limit else {}
+        document |= {"runs_on": plan.runs_on} if plan.runs_on else {}
     return document
 
 
@@ -194,6 +197,7 @@ def _conditions(problem: Problem) -> dict[str, Any]:
         **{name: getattr(problem.workload, field) for name, field in _WORKLOAD.items()},
         "cost_model": type(problem.costs).__name__,
         _UNITS: problem.costs.link_units,
+        "filling": problem.costs.filling,
     }
 
 
@@ -208,7 +212,8 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     problem : Problem, optional
         What the plan is to be carried out for. Then all else that the file says is compared with
         it: the rules (how a batch is shared, what links count), the workload, every rate and every
-        GPU's share of the batch. So what is returned has the rate that was saved.
+        GPU's share of the batch. So what is returned has the rate that was saved. A plan of an answer for
+        an engine is compared as that engine fills pipelines.
 
     Returns
     -------
@@ -222,6 +227,8 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
         and value. Or the plan was made for another problem than the one given; names what differs.
     InvalidPlacement
         The placement is not valid for the problem given.
+    UnknownName
+        The file names an engine that there is not.
     InvalidValue
         The path is not a path that ends in `.json`, or the problem is not a problem.
 
@@ -242,6 +249,9 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     stages = (_stage(path, i, stage) for i, stage in enumerate(document["stages"], 1))
     placement = Placement(tuple(stages))
     if problem is not None:
+        if "runs_on" in document:
+            rules_of(document["runs_on"], f"{path}, field 'runs_on'")
+            problem = as_engine_fills(problem, document["runs_on"])
         _refuse_other_conditions(path, document["conditions"], problem)
         _refuse_other_rates(path, document, document_of(problem, placement))
     return placement
