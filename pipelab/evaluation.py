@@ -91,6 +91,8 @@ class Evaluation(Frozen):
         How the engine fills the pipeline (`pipelab.filling`): what `attainable` is about.
     at_once : float
         With the filling "micro_batches", parts that may be in the pipeline at a time.
+    parts : int
+        Into which each microbatch is cut (`Problem.parts`).
     """
 
     stages: tuple[StageReport, ...]
@@ -102,6 +104,7 @@ class Evaluation(Frozen):
     in_flight: int | None = None
     filling: str = "synchronous"
     at_once: float = math.inf
+    parts: int = 1
 
     @property
     def attainable(self) -> float:
@@ -109,15 +112,16 @@ class Evaluation(Frozen):
 
         A microbatch returns once it has been through all stages and links, so n of them yield at
         most n · tokens in that time. Without a number in flight it is the rate. With the filling
-        "micro_batches" n parts follow one another, at most `at_once` of them in the pipeline, and the next n
-        begin when the last is through: n · tokens / (traversal + (n - 1) · interval), where the interval is
-        tokens / rate or traversal / at_once, whichever is longer.
+        "micro_batches" these are cut into n · `parts`, which follow one another, at most `at_once` of them in the
+        pipeline, and the next begin when the last is through. With N parts of a p-th of a microbatch that is
+        N · tokens / (traversal + (N - 1) · interval), where the interval is tokens / rate or traversal / at_once,
+        whichever is longer: p divides both sides.
         """
         if self.filling == "micro_batches" and self.in_flight is not None:
             traversal = self.seconds_per_pass
             interval = max(self.tokens / self.rate, traversal / self.at_once)
-            seconds = traversal + (self.in_flight - 1) * interval
-            return self.in_flight * self.tokens / seconds
+            number = self.in_flight * self.parts
+            return number * self.tokens / (traversal + (number - 1) * interval)
         if self.in_flight is None or self.in_flight >= self.in_flight_needed:
             return self.rate
         return min(self.rate, self.in_flight * self.tokens / self.seconds_per_pass)
@@ -449,6 +453,7 @@ def _with_memory_for(
         in_flight=in_flight,
         filling=problem.costs.filling,
         at_once=problem.costs.filling_number or math.inf,
+        parts=problem.parts,
     )
 
 

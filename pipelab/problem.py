@@ -881,6 +881,14 @@ class Problem:
         """
         return replace(self, workload=load_with(self, number))
 
+    @property
+    def parts(self) -> int:
+        """Parts into which an engine cuts a microbatch: with the filling "micro_batches" by its tokens in one pass."""
+        chunk = self.costs.chunk_tokens
+        if self.costs.filling != "micro_batches" or self.workload.phase != "prefill" or not chunk:
+            return 1
+        return math.ceil(self.workload.tokens_passed / chunk)
+
     def tensor_gb(self) -> float:
         """Size of the activations handed from one stage to the next.
 

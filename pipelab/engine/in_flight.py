@@ -279,13 +279,18 @@ class InFlightSearch:
         first = numbers.first
         while first <= numbers.last:
             shortest = self.shortest(Range(first, numbers.last), floor)
-            needed = floor * shortest / self.problem.workload.tokens * (1 - ATTAINED)
+            needed = floor * shortest / self._tokens * (1 - ATTAINED)
             if needed <= first:
                 return Range(first, numbers.last)
             if needed > numbers.last or needed == math.inf:
                 return None
             first = math.ceil(needed)
         return None
+
+    @property
+    def _tokens(self) -> float:
+        """Tokens that a pipeline yields in a traversal at most, for each microbatch in flight."""
+        return self.problem.workload.tokens * self.problem.parts
 
     @property
     def _most_used(self) -> dict[str, float]:
@@ -321,7 +326,7 @@ class InFlightSearch:
         ------
         Ended, TooLarge
         """
-        if self._parts_follow and numbers.last > 1 and floor:
+        if self._parts_follow and numbers.last * self.problem.parts > 1 and floor:
             return self._least_by_rate(numbers, floor, what, most, at_least)
         return self._least_at(numbers, floor, what, most, at_least, floor)
 
@@ -339,7 +344,7 @@ class InFlightSearch:
         and the range is cut at the rate of whatever is found that yields less. Below the cut the time is shorter by a
         solver's tolerance, so that the same is not found again.
         """
-        tokens, last = self.problem.workload.tokens, numbers.last
+        tokens, last = self.problem.workload.tokens, numbers.last * self.problem.parts
         at_once = self.problem.costs.filling_number or math.inf
         highest = self.most_rate(numbers.first)
         parts: list[tuple[float, float, float, float]] = [(at_least, floor, highest, 1.0)]
@@ -351,7 +356,8 @@ class InFlightSearch:
             )
             if low > high * _JUST_ABOVE or longest <= 0:
                 continue
-            found = self._least_at(numbers, low, what, most, bound, last * tokens / longest)
+            pace = numbers.last * tokens / longest
+            found = self._least_at(numbers, low, what, most, bound, pace)
             if found.bound == math.inf:
                 continue
             if found.placement is None or found.stopped_by is not None:
@@ -468,7 +474,7 @@ class InFlightSearch:
         if found.placement is not None:
             self.keep(found.placement)
         if found.bound > 0:
-            most = numbers.last * self.problem.workload.tokens / found.bound
+            most = numbers.last * self._tokens / found.bound
             bound = float(min(bound, max(floor, most)))
         solved_for = "both" if numbers.single else "time"
         self.rounds.append(

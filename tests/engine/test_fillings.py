@@ -27,6 +27,10 @@ def filled(seed, filling):
     problem = tight(seed, late=seed % 3 == 0)
     counts = filling in ("by_stages", "micro_batches")
     costs = problem.costs.with_filling(filling, int(rng.integers(0, 3)) if counts else 0)
+    if filling == "micro_batches":  # its engine reads prompts in parts
+        few = int(np.ceil(problem.workload.tokens_passed / rng.integers(1, 5)))
+        engine = dataclasses.replace(costs.engines[costs.engine], chunk_tokens=few)
+        costs = dataclasses.replace(costs, engines={**costs.engines, costs.engine: engine})
     number = NUMBERS[filling][int(rng.integers(len(NUMBERS[filling])))]
     return dataclasses.replace(problem.with_in_flight(number), costs=costs)
 
@@ -44,10 +48,19 @@ def every_filled(problem):
                     continue
                 attained = min(rate, n * tokens / seconds)
             else:
+                parts = n * parts_of(problem)
                 apart = max(tokens / rate, seconds / (more or np.inf))
-                attained = n * tokens / (seconds + (n - 1) * apart)
+                attained = parts * tokens / (seconds + (parts - 1) * apart)
             found.append((attained, used, seconds))
     return found
+
+
+def parts_of(problem):
+    """Into how many parts prompts are cut."""
+    load = problem.workload
+    if problem.costs.filling != "micro_batches" or load.phase != "prefill":
+        return 1
+    return -(-load.batch_size * load.sequence_length // problem.costs.chunk_tokens)
 
 
 def plain(problem, number):

@@ -86,8 +86,8 @@ class Offer:
 
     @property
     def tokens(self) -> float:
-        """The most in flight at once; infinite where the range has no end."""
-        return self.numbers.last * self.problem.workload.tokens
+        """The most that a traversal yields; infinite where the range has no end."""
+        return self.numbers.last * self.problem.workload.tokens * self.problem.parts
 
     @property
     def pool(self) -> str:

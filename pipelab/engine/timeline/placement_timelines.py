@@ -777,7 +777,7 @@ def timeline_of(
         raise InvalidValue("timeline_of", [(name, value, expected) for name, value in step.items()])
     placement = placement_in(placement, "timeline_of")
     evaluation = evaluate(problem, placement)
-    if problem.costs.filling == "micro_batches" and evaluation.in_flight != 1:
+    if problem.costs.filling == "micro_batches" and (evaluation.in_flight, problem.parts) != (1, 1):
         refuse_filling("timeline_of", problem.costs)
     if in_flight is not None:
         in_flight = fields.whole_number("timeline_of", "in_flight", in_flight)
