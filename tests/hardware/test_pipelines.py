@@ -114,7 +114,7 @@ PROMPTS = {
 
 @pytest.mark.parametrize(("kind", "number"), PROMPTS)
 def test_prompts_in_parts_are_as_fast_as_llama_cpp_read_them(kind, number):
-    """`docs/fillings.md` has the errors: at most a seventh, where microbatches that never wait are 42 % off and more."""
+    """`docs/fillings.md` has the errors: at most a seventh; microbatches that never wait are 42 % off and more."""
     memory = float(pl.hardware.gpus().loc[kind, "memory_gb"])
     cluster, model = (
         pl.Cluster.from_counts({kind: number}, memory, 12.5),
