@@ -383,6 +383,7 @@ class Band:
         )
 
 
+@lru_cache(maxsize=256)  # an explorer asks again at every step
 def band_of(group: TimeGroup, costs: Predictor) -> Band:
     """Return the errors of this cost model in a group."""
     table = published_errors(costs)
