@@ -202,9 +202,4 @@ def merged_rate(
     # N = λ · (round trip + λ · half)
     slope = round_trip / 2
     rate = sequences / (slope + math.sqrt(slope**2 + half * sequences))
-    busiest = max(
-        s.prompt_seconds / s.copies / answer_tokens + seconds / sequences
-        for s, seconds in zip(stages, passes, strict=True)
-    )
-    rate = min(rate, 1 / busiest)
     return rate, sequences / rate - stages[-1].hop_seconds

@@ -131,16 +131,16 @@ class Budget(NamedTuple):
 def numbers_of(problem: Problem, full: bool = False) -> Range:
     """Return the numbers in flight that a problem leaves open; `full`: those that memory is counted for."""
     load, filling = problem.workload, problem.costs.filling
-    if full:
-        return Range(load.in_memory, load.in_memory)
-    if filling == "by_stages":
+    last: float = load.in_memory
+    first = load.in_memory
+    if not full and filling == "by_stages":
         most = problem.model.layers + problem.costs.filling_number
-        return Range(1, min(most, load.in_flight or most))
-    if filling in ("one", "dynamic"):
-        return Range(1, 1)
-    if load.in_flight is None and filling == "synchronous":
-        return Range(1, math.inf)
-    return Range(load.in_memory, load.in_memory)
+        first, last = 1, min(most, load.in_flight or most)
+    elif not full and filling in ("one", "dynamic"):
+        first, last = 1, 1
+    elif not full and filling == "synchronous" and load.in_flight is None:
+        first, last = 1, math.inf
+    return Range(first, last)
 
 
 def within(usd_per_hour: float | None) -> Budget | None:
