@@ -348,7 +348,8 @@ class InFlightSearch:
         at_once = self.problem.costs.filling_number or math.inf
         highest = self.most_rate(numbers.first)
         parts: list[tuple[float, float, float, float]] = [(at_least, floor, highest, 1.0)]
-        while parts:
+        best = WalkResult(placement=None, bound=math.inf)
+        while parts and parts[0][0] < best.bound:
             bound, low, high, share = heapq.heappop(parts)
             longest = share * last * tokens / floor
             longest = min(
@@ -361,14 +362,15 @@ class InFlightSearch:
             if found.bound == math.inf:
                 continue
             if found.placement is None or found.stopped_by is not None:
-                return found
+                return found._replace(bound=min(found.bound, bound))
             evaluated = evaluate(self.problem, found.placement)
             if evaluated.attainable >= floor * (1 - ATTAINED / 4):
-                return found
+                best = min(best, found, key=lambda result: result.bound)
+                continue
             cut = evaluated.rate * _JUST_ABOVE
             heapq.heappush(parts, (found.bound, low, min(cut, high), share * (1 - ATTAINED)))
             heapq.heappush(parts, (found.bound, cut, high, share))
-        return WalkResult(placement=None, bound=math.inf)
+        return best
 
     def _least_at(
         self, numbers: Range, floor: float, what: str, most: float, at_least: float, pace: float
