@@ -5,7 +5,7 @@ times of layers add up. The write-up's is in `pipelab.writeup`, those of real GP
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -240,12 +240,33 @@ class WrappedCosts(CostModel):
     def cutting_no_layer(self) -> Self:
         return self._around(self.costs.cutting_no_layer())
 
-    def with_filling(self, filling: Filling, filling_number: int = 0) -> Self:
-        return self._around(self.costs.with_filling(filling, filling_number))
-
     def with_link_units(self, unit: Any) -> Self:
         return self._around(self.costs.with_link_units(unit))
 
     def _around(self, costs: CostModel) -> Self:
         """Wrap another cost model in this one's place."""
         return self if costs is self.costs else replace(self, costs=costs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilledCosts(WrappedCosts):
+    """A cost model for an engine that fills a pipeline otherwise than the cost model says (`filled`)."""
+
+    filling: Filling = "synchronous"
+    filling_number: int = 0
+
+
+def filled(costs: CostModel, filling: Filling, filling_number: int = 0) -> CostModel:
+    """Return a cost model for an engine that fills a pipeline in another way.
+
+    Parameters
+    ----------
+    costs : CostModel
+        Such as `Roofline`, which has the filling as a field; others are wrapped, so that what changes them keeps it.
+    filling, filling_number
+        As of `CostModel`.
+    """
+    changed: dict[str, Any] = {"filling": filling, "filling_number": filling_number}
+    if is_dataclass(costs) and "filling" in (field.name for field in fields(costs)):
+        return replace(costs, **changed)
+    return FilledCosts(costs=costs, **changed)

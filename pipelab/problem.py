@@ -7,8 +7,7 @@ once, so nothing further down needs to ask again whether a number is sensible.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import field, fields, is_dataclass, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
@@ -380,8 +379,8 @@ class CostModel(ABC):
     `cutting_every_layer`
     `cutting_no_layer`                      `Measured` takes memory from this cost model
     `with_link_units`                       links can be counted in another unit
-    `filling`, `filling_number`           the engine fills a pipeline otherwise than with microbatches that
-    `with_filling`                          never wait for each other; `runs_on` asks for another filling
+    `filling`, `filling_number`             the engine fills a pipeline otherwise than with microbatches that
+                                            never wait for each other; `pipelab.costs.filled` changes it
     ======================================  ===================================================================
 
     Attributes
@@ -737,27 +736,6 @@ class CostModel(ABC):
             By default itself: it cannot tell.
         """
         return self
-
-    def with_filling(self, filling: Filling, filling_number: int = 0) -> Self:
-        """Return this cost model for an engine that fills a pipeline in another way.
-
-        Parameters
-        ----------
-        filling : {"synchronous", "by_stages", "dynamic", "micro_batches", "one"}
-            As of the cost model.
-        filling_number : int
-            Likewise.
-
-        Returns
-        -------
-        CostModel
-            A copy that differs in these alone.
-        """
-        if is_dataclass(self) and "filling" in (field.name for field in fields(self)):
-            return replace(self, filling=filling, filling_number=filling_number)
-        other = copy(self)
-        vars(other).update(filling=filling, filling_number=filling_number)
-        return other
 
     def cutting_no_layer(self) -> Self:
         """Return this cost model without stages whose GPUs cut layers.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.costs import WrappedCosts
+from pipelab.costs import WrappedCosts, filled
 from pipelab.display import listed
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline
@@ -58,7 +58,7 @@ def as_engine_fills(problem: Problem, engine: str) -> Problem:
         filling, number = "synchronous", 0
     if filling == "micro_batches" and problem.workload.phase != "prefill":
         filling, number = "one", 0  # batches of one token per sequence are too small to be cut
-    return replace(run, costs=run.costs.with_filling(filling, number))
+    return replace(run, costs=filled(run.costs, filling, number))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

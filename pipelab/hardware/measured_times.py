@@ -121,9 +121,6 @@ class Measured(CostModel):
         """The number that belongs to the filling: as `needs` says."""
         return self.needs.filling_number
 
-    def with_filling(self, filling: Filling, filling_number: int = 0) -> Self:
-        return replace(self, needs=self.needs.with_filling(filling, filling_number))
-
     @property
     def gpu_types(self) -> tuple[str, ...]:
         """Names of the GPU types that were measured."""

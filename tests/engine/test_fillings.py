@@ -10,6 +10,8 @@ from small_problems import divided, every_placement, mask_of, per_million, tight
 import oracle
 import pipelab as pl
 from clone import text_of
+from pipelab.costs import filled
+from pipelab.problem import StageCost
 
 CLOSE = 3e-6  # sums of times come from a solver, as in test_in_flight.py
 FILLINGS = ("by_stages", "dynamic", "micro_batches", "one")
@@ -21,12 +23,12 @@ NUMBERS = {
 }
 
 
-def filled(seed, filling):
+def drawn(seed, filling):
     """Draw a problem whose memory holds a few microbatches, for an engine with this filling."""
     rng = np.random.default_rng(seed)
     problem = tight(seed, late=seed % 3 == 0)
     counts = filling in ("by_stages", "micro_batches")
-    costs = problem.costs.with_filling(filling, int(rng.integers(0, 3)) if counts else 0)
+    costs = filled(problem.costs, filling, int(rng.integers(0, 3)) if counts else 0)
     if filling == "micro_batches":  # its engine reads prompts in parts
         few = int(np.ceil(problem.workload.tokens_passed / rng.integers(1, 5)))
         engine = dataclasses.replace(costs.engines[costs.engine], chunk_tokens=few)
@@ -65,7 +67,7 @@ def parts_of(problem):
 
 def plain(problem, number):
     """The same problem with so many in memory and the usual filling."""
-    costs = problem.costs.with_filling("synchronous")
+    costs = filled(problem.costs, "synchronous")
     return dataclasses.replace(problem, costs=costs).with_in_flight(number)
 
 
@@ -74,7 +76,7 @@ def plain(problem, number):
 @pytest.mark.parametrize("filling", FILLINGS)
 @pytest.mark.parametrize("seed", range(1, 501))
 def test_it_is_the_most_of_all_placements_and_the_least_time_and_money_at_a_rate(seed, filling):
-    problem = filled(seed, filling)
+    problem = drawn(seed, filling)
     every, answer = every_filled(problem), pl.solve(problem, "aggregated")
     if not every:
         assert answer.status == "infeasible"
@@ -97,7 +99,7 @@ def test_it_is_the_most_of_all_placements_and_the_least_time_and_money_at_a_rate
 @pytest.mark.parametrize("filling", FILLINGS)
 @pytest.mark.parametrize("seed", range(1, 12))
 def test_every_placement_is_evaluated_as_written_out(seed, filling):
-    problem = filled(seed, filling)
+    problem = drawn(seed, filling)
     best = {}
     for rate, used, _ in every_filled(problem):
         best[frozenset(used)] = max(rate, best.get(frozenset(used), 0.0))
@@ -117,7 +119,7 @@ def test_every_placement_is_evaluated_as_written_out(seed, filling):
 @pytest.mark.parametrize("filling", FILLINGS)
 @pytest.mark.parametrize("seed", range(1, 201))
 def test_a_deployment_has_the_most_of_all_divisions(seed, filling):
-    problem = filled(seed, filling)
+    problem = drawn(seed, filling)
     best = [0.0] * (1 << len(problem.cluster))
     for rate, used, _ in every_filled(problem):
         best[mask_of(used)] = max(rate, best[mask_of(used)])
@@ -138,7 +140,7 @@ def test_a_deployment_has_the_most_of_all_divisions(seed, filling):
 
 @pytest.mark.parametrize("filling", FILLINGS)
 def test_what_does_not_cover_a_filling_refuses_it_by_name(filling):
-    problem = filled(2, filling).with_in_flight(2)
+    problem = drawn(2, filling).with_in_flight(2)
     answer = pl.solve(problem)
     asked = [lambda: pl.flow(problem), lambda: pl.certificate(pl.solve(problem, objective="rate"))]
     if filling == "micro_batches":
@@ -154,27 +156,63 @@ def test_what_does_not_cover_a_filling_refuses_it_by_name(filling):
 def test_a_filling_that_there_is_not_names_the_nearest():
     costs = tight(1).costs
     with pytest.raises(pl.errors.InvalidValue, match="by_stages"):
-        costs.with_filling("by_stage")
+        filled(costs, "by_stage")
     with pytest.raises(pl.errors.InvalidValue, match="filling_number"):
-        costs.with_filling("by_stages", -1)
+        filled(costs, "by_stages", -1)
 
 
-class FixedTimes(pl.LayerTimes):
-    """A cost model of one's own whose stages all take as long."""
+@dataclasses.dataclass(frozen=True)
+class FixedTimes(pl.hardware.CostModel):
+    """A cost model of one's own whose stages all take as long, and which knows nothing of fillings."""
+
+    ms: float = 10.0
+    gpu_types = ("A",)
 
     def stage(self, model, workload, gpus, layers, batch_split):
-        cost = super().stage(model, workload, gpus, layers, batch_split)
-        return cost._replace(throughput=workload.tokens / 0.01, pass_seconds=0.01)
+        even = (workload.batch_size / len(gpus),) * len(gpus)
+        memory = (float(len(layers)),) * len(gpus)
+        return StageCost(1000 * workload.tokens / self.ms, even, memory, 1, self.ms / 1000)
+
+    def with_speed(self, gpu_type, speed):
+        return dataclasses.replace(self, ms=self.ms / speed)
 
 
 def test_a_cost_model_of_ones_own_takes_a_filling():
+    """And keeps it where the engine changes it otherwise."""
     cluster = pl.Cluster.from_counts({"A": 3}, 2.5, 1e5)
     model, load = pl.Model("four layers", 4, 8, 8, 1.0), pl.Workload(100, 2)
-    costs = FixedTimes({"A": 1.0}).with_filling("one")
-    problem = pl.Problem(cluster, model, load, costs, 1)
-    assert pl.solve(problem).throughput == pytest.approx(200 / 0.02, rel=1e-4)
-    plain = dataclasses.replace(problem, costs=costs.with_filling("synchronous"))
-    assert pl.solve(plain).throughput == pytest.approx(200 / 0.01, rel=1e-4)
+    problem = pl.Problem(cluster, model, load, FixedTimes(), 1)
+    assert pl.solve(problem).throughput == pytest.approx(200 / 0.01, rel=1e-4)
+    one = dataclasses.replace(problem, costs=filled(problem.costs, "one"))
+    assert one != problem
+    assert pl.solve(one).throughput == pytest.approx(200 / 0.02, rel=1e-4)
+    twice = dataclasses.replace(one, costs=one.costs.with_speed("A", 2))
+    assert pl.solve(twice).throughput == pytest.approx(400 / 0.02, rel=1e-4)
+
+
+CHANGES = {
+    "with_speed": ("A100-SXM-40", 2.0), "preferring_rate": (), "for_training": (), "cutting_every_layer": (),
+    "cutting_no_layer": (), "counting_memory_of": ("vLLM", 0.8), "with_link_units": ("tokens",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_cost_model_keeps_its_filling_whatever_changes_it(change):
+    roof = pl.Roofline(tensor_parallel=False)
+    table = {"A100-SXM-40": {(1, 1.0): 1.0, (2, 1.0): 2.0}}
+    known = [
+        roof, pl.LayerTimes({"A100-SXM-40": 1.0}), pl.hardware.Measured(table, roof), FixedTimes(),
+        pl.load_case("tiny", link_units="tokens").costs,
+    ]  # fmt: skip
+    for costs in known:
+        changed = filled(filled(costs, "one"), "by_stages", 2)
+        try:
+            changed = getattr(changed, change)(*CHANGES[change])
+        except pl.errors.PipelabError:
+            assert change == "with_speed"  # not every cost model has it
+        except KeyError:
+            assert isinstance(costs, pl.writeup.LinearThroughput)
+        assert (changed.filling, changed.filling_number) == ("by_stages", 2)
 
 
 @pytest.mark.slow
@@ -196,8 +234,8 @@ def test_the_page_says_what_rates_of_engines_become(monkeypatch):
             problem = pl.Problem(cluster, llama, load, pl.Roofline(), most)
             yield f"{pl.solve(problem, runs_on=engine).throughput:,.0f}"
 
-    filled = list(rates())
-    monkeypatch.setattr(pl.Roofline, "with_filling", lambda costs, *filling: costs)
+    as_filled = list(rates())
+    monkeypatch.setattr("pipelab.engine.runs_on.filled", lambda costs, *filling: costs)
     stated = re.findall(r"\| ([\d,]+) \| ([\d,]+) \|", page)
-    assert stated == list(zip(rates(), filled, strict=True))
+    assert stated == list(zip(rates(), as_filled, strict=True))
     assert len(stated) == 7

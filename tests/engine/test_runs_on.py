@@ -10,6 +10,7 @@ import test_step_time
 from small_problems import divided, every_placement, hourly, mask_of, of_mask, per_million
 
 import pipelab as pl
+from pipelab.costs import filled
 from pipelab.engine.runs_on import as_engine_runs
 from pipelab.hardware.engine_rules import known_rules
 from pipelab.io.serving.demands import check
@@ -23,7 +24,7 @@ MAKERS = {"B": "MI300X", "C": "M3-Max-40c"}
 SEEDS = (2, 3, 6, 0, 1, 4, 5, *range(7, 300))
 
 
-def filled(problem, engine):
+def as_filled(problem, engine):
     """The problem as an engine fills pipelines, written down once more."""
     filling, number = {
         "vLLM": ("by_stages", 0),
@@ -31,7 +32,7 @@ def filled(problem, engine):
         "llama.cpp": ("micro_batches", 5) if problem.workload.phase == "prefill" else ("one", 0),
         "transformers": ("one", 0),
     }.get(engine, ("synchronous", 0))
-    return dataclasses.replace(problem, costs=problem.costs.with_filling(filling, number))
+    return dataclasses.replace(problem, costs=filled(problem.costs, filling, number))
 
 
 def accepted(problem, engines):
@@ -40,7 +41,7 @@ def accepted(problem, engines):
     for placement in every_placement(problem):
         for engine in engines:
             try:
-                plan = EnginePlan.of(filled(problem, engine), placement, engine, None)
+                plan = EnginePlan.of(as_filled(problem, engine), placement, engine, None)
                 check(plan)
             except (pl.errors.InvalidPlacement, pl.errors.NotApplicable):
                 continue
@@ -185,7 +186,9 @@ def test_deployments_equal_brute_force(seed):
         return
     # by stages, a deployment's bound is that of pipelines that may have more in flight
     proven = result.status == "optimal"
-    assert proven or filled(problem, engine).costs.filling in ("by_stages", "micro_batches"), result
+    assert proven or as_filled(problem, engine).costs.filling in ("by_stages", "micro_batches"), (
+        result
+    )
     if not proven:
         assert result.bound >= most * (1 - 3e-6) or load
     elif load:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.costs import filled
 from pipelab.files.bundled_folders import data_dir
 from pipelab.filling import DynamicStage, simulate_dynamic
 
@@ -124,7 +125,7 @@ def test_prompts_in_parts_are_as_fast_as_llama_cpp_read_them(kind, number):
     plan = pl.Placement.of([(n, (i,)) for i, n in enumerate(sizes)])
     errors = {}
     for filling, most in (("micro_batches", 5), ("synchronous", 0)):
-        costs = pl.Roofline(engine="llama.cpp 2024").with_filling(filling, most)
+        costs = filled(pl.Roofline(engine="llama.cpp 2024"), filling, most)
         problem = pl.Problem(cluster, model, pl.Workload(4096, 1), costs, 1)
         errors[filling] = pl.evaluate(problem, plan).attainable / PROMPTS[kind, number] - 1
     assert abs(errors["micro_batches"]) < 0.15
