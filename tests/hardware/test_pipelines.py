@@ -1,11 +1,13 @@
 """Measured pipelines beside what each way to fill them would yield."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
 
 import pipelab as pl
+from clone import text_of
 from pipelab.costs import filled
 from pipelab.files.bundled_folders import data_dir
 from pipelab.filling import DynamicStage, simulate_dynamic
@@ -39,6 +41,25 @@ def test_dynamic_batching_explains_pipelines_that_were_measured(table):
     assert table["latency_error"].abs().median() < 0.25
     assert table["merged_rate_error"].abs().median() < 0.3
     assert table["synchronous_rate_error"].median() > 0.5
+
+
+def percent(error):
+    """Write an error as the page has it."""
+    return f"{error:+.0%}".replace("-", "−").replace("%", " %")
+
+
+def test_the_page_has_these_errors(table):
+    page, columns = (
+        text_of("docs/fillings.md"),
+        ["synchronous_rate_error", "merged_rate_error", "rate_error", "latency_error"],
+    )
+    stated = re.findall(r"^\| [37]0B, .*\) \| (.+) \|$", page, re.M)
+    errors = table[columns]
+    assert [cells.split(" | ") for cells in stated] == [
+        [percent(x) for x in row] for row in errors.to_numpy()
+    ]
+    median = " | ".join(percent(x)[1:] for x in errors.abs().median())
+    assert f"| median, without sign | {median} |" in page
 
 
 def test_stage_times_are_those_of_the_formulas_written_out(table, tmp_path):
@@ -130,3 +151,24 @@ def test_prompts_in_parts_are_as_fast_as_llama_cpp_read_them(kind, number):
         errors[filling] = pl.evaluate(problem, plan).attainable / PROMPTS[kind, number] - 1
     assert abs(errors["micro_batches"]) < 0.15
     assert errors["synchronous"] > 0.4
+    cells = " | ".join(map(percent, errors.values()))
+    assert f"{PROMPTS[kind, number]:,} | {cells} |" in text_of("docs/fillings.md")
+
+
+def test_the_page_says_how_far_off_small_parts_are():
+    cluster, model = (
+        pl.Cluster.from_counts({"A100-PCIe-80": 8}, 80, 12.5),
+        pl.load_model("Llama-2-7B"),
+    )
+    costs, plan = (
+        pl.Roofline(engine="llama.cpp 2024"),
+        pl.Placement.of([(4, (i,)) for i in range(8)]),
+    )
+    rates = []
+    for prompt in (512, 8192):
+        load = pl.Workload(32, 1, in_flight=prompt // 32)
+        problem = pl.Problem(cluster, model, load, filled(costs, "micro_batches", 5), 1)
+        rates.append(f"{round(pl.evaluate(problem, plan).attainable, -1):,.0f}")
+    assert f"{rates[0]} to {rates[1]} are predicted" in text_of("docs/fillings.md").replace(
+        "\n", " "
+    )
