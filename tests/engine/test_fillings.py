@@ -14,6 +14,8 @@ from pipelab.costs import filled
 from pipelab.problem import StageCost
 
 CLOSE = 3e-6  # sums of times come from a solver, as in test_in_flight.py
+# In 17, 95 and 109 more are wanted in flight than there are stages.
+SEEDS = (17, 95, 109, *(n for n in range(1, 501) if n not in (17, 95, 109)))
 FILLINGS = ("by_stages", "dynamic", "micro_batches", "one")
 NUMBERS = {
     "by_stages": (None, 1, 2, 3),
@@ -27,6 +29,15 @@ def drawn(seed, filling):
     """Draw a problem whose memory holds a few microbatches, for an engine with this filling."""
     rng = np.random.default_rng(seed)
     problem = tight(seed, late=seed % 3 == 0)
+    if (
+        filling == "by_stages" and seed % 2
+    ):  # room for more than there are stages, and links that ask for them
+        cluster = problem.cluster
+        gpus = [dataclasses.replace(gpu, memory_gb=3 * gpu.memory_gb) for gpu in cluster.gpus]
+        sent = 1000 * float(np.median(problem.message_seconds(cluster.bandwidth_matrix(), 0.0)))
+        late = cluster.latency_matrix() + sent * rng.uniform(1, 20)
+        cluster = pl.Cluster(gpus, cluster.bandwidth_matrix(), None, late)
+        problem = dataclasses.replace(problem, cluster=cluster)
     counts = filling in ("by_stages", "micro_batches")
     costs = filled(problem.costs, filling, int(rng.integers(0, 3)) if counts else 0)
     if filling == "micro_batches":  # its engine reads prompts in parts
@@ -74,7 +85,7 @@ def plain(problem, number):
 @pytest.mark.quick(3)
 @pytest.mark.examples
 @pytest.mark.parametrize("filling", FILLINGS)
-@pytest.mark.parametrize("seed", range(1, 501))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_it_is_the_most_of_all_placements_and_the_least_time_and_money_at_a_rate(seed, filling):
     problem = drawn(seed, filling)
     every, answer = every_filled(problem), pl.solve(problem, "aggregated")

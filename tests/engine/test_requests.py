@@ -11,6 +11,7 @@ import pytest
 from small_problems import three_types, tight
 
 import pipelab as pl
+from pipelab.costs import filled
 from pipelab.engine.deployments import timing
 from pipelab.engine.timeline.placement_timelines import lane_costs
 from pipelab.engine.timeline.timeline import simulate_in_flight
@@ -119,6 +120,12 @@ class Truth:
         rate = number * batch / answer / tpot
         return rate, max(tpot, whole + back, number * late), ttft
 
+    def numbers(self, stages):
+        """The numbers in flight that an engine may have in so many stages."""
+        costs = self.problem.costs
+        allowed = {"one": 1, "dynamic": 1, "by_stages": stages + costs.filling_number}
+        return islice(count(1), allowed.get(costs.filling))
+
     def every(self, most=64):
         """(phase, GPUs, requests/s, TPOT, TTFT) of all pipelines with all batches and numbers in flight that help.
 
@@ -131,7 +138,7 @@ class Truth:
                 for stages in self.placements(self.problem.model.layers):
                     used = frozenset(g for _, own in stages for g in own)
                     rates = [0.0]
-                    for number in count(1):
+                    for number in self.numbers(len(stages)):
                         row = self.serves(phase, batch, number, stages)
                         if row is None:
                             break
@@ -312,6 +319,30 @@ SEEDS = (319, 179, 619, *(n for n in range(1000) if n not in (179, 319, 619)))
 def test_equal_to_every_deployment(seed):
     """Two batches, all numbers in flight, one pool or two; the most requests/s, and the least price of a rate."""
     compare(seed)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("filling", ["one", "dynamic", "by_stages"])
+@pytest.mark.parametrize("seed", range(40))
+def test_engines_that_fill_pipelines_otherwise(seed, filling):
+    """The definition is exact; a deployment's bound by stages may be that of more in flight."""
+    problem, batches, _ = drawn(seed, 12)
+    problem = dataclasses.replace(problem, costs=filled(problem.costs, filling))
+    truth = Truth(problem, batches, (problem.workload.phase,))
+    every = truth.every()
+    known = Limits(tpot_ms=1000 * max((row[3] for row in every), default=0) or math.inf)
+    most = truth.best(every, known)
+    defined = best_deployment(problem, known, batches, truth.phases)
+    found = pl.deploy(problem, batches=batches, tpot_ms=known.tpot_ms, ttft_ms=1e12)
+    if most is None:
+        assert defined is None
+        assert found.status != "optimal"
+        return
+    assert defined.requests_per_s == pytest.approx(most, rel=1e-9)
+    assert found.status == "optimal" or filling == "by_stages"
+    assert found.requests_per_s <= most * (1 + 1e-9) <= found.bound * (1 + 1e-8)
+    if found.status == "optimal":
+        assert found.requests_per_s == pytest.approx(most, rel=1e-9)
 
 
 @pytest.mark.quick(6)
