@@ -4,7 +4,7 @@ A subclass of `pipelab.problem.CostModel` says that. The simplest one is written
 times of layers add up. The write-up's is in `pipelab.writeup`, those of real GPUs are in `pipelab.hardware`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, Self
@@ -15,7 +15,16 @@ from annotated_types import Ge, Le
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, NotApplicable
 from pipelab.fields import Natural, NotNegative, Real, checked, described
-from pipelab.problem import CostModel, Filling, ModelLike, StageCost, Workload
+from pipelab.problem import (
+    CostModel,
+    Filling,
+    ModelLike,
+    Problem,
+    StageCost,
+    StageTables,
+    Workload,
+    answered,
+)
 
 # beyond, sums and ratios leave the range of floats
 _Milliseconds = Annotated[
@@ -120,24 +129,6 @@ class LayerTimes(CostModel):
         others = self.reserved_gb, self.filling, self.filling_number
         return hash((frozenset(self.ms_per_layer.items()), *others))
 
-    def with_speed(self, gpu_type: str, speed: float) -> Self:
-        """Return these times with one type of GPU faster by a factor.
-
-        Parameters
-        ----------
-        gpu_type : str
-            One of `gpu_types`.
-        speed : float
-            Above 0.
-
-        Returns
-        -------
-        LayerTimes
-            With its time over the factor.
-        """
-        faster = self.ms_per_layer[gpu_type] / speed
-        return replace(self, ms_per_layer={**self.ms_per_layer, gpu_type: faster})
-
     def stage(
         self,
         model: ModelLike,
@@ -222,9 +213,6 @@ class WrappedCosts(CostModel):
     mfu = _of_wrapped("mfu")
     memory_as_sold = _of_wrapped("memory_as_sold")
 
-    def with_speed(self, gpu_type: str, speed: float) -> Self:
-        return self._around(self.costs.with_speed(gpu_type, speed))
-
     def preferring_rate(self) -> Self:
         return self._around(self.costs.preferring_rate())
 
@@ -270,3 +258,132 @@ def filled(costs: CostModel, filling: Filling, filling_number: int = 0) -> CostM
     if is_dataclass(costs) and "filling" in (field.name for field in fields(costs)):
         return replace(costs, **changed)
     return FilledCosts(costs=costs, **changed)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SpeedCosts(WrappedCosts):
+    """A cost model whose stages take another time: that of a type's stages over the type's speed (`with_speeds`).
+
+    Attributes
+    ----------
+    speeds : mapping of GPU type to float
+        As multiples of the predicted speeds; 1 where a type is not named. The whole time of a stage changes, whatever
+        it is made of; memory, batch shares and links stay as predicted.
+
+    Notes
+    -----
+    A stage of several types takes what its slowest type takes, if the batch is split evenly. If it is split so that all
+    finish together, the rate changes by the mean of the speeds, weighted by what each type's GPUs yield alone.
+    """
+
+    speeds: Mapping[str, float]
+
+    def stage(
+        self,
+        model: ModelLike,
+        workload: Workload,
+        gpus: Sequence[GPU],
+        layers: range,
+        batch_split: str,
+    ) -> StageCost:
+        """Return the cost model's answer in the changed time."""
+        cost = answered(self.costs, model, workload, gpus, layers, batch_split)
+        kinds = tuple(dict.fromkeys(gpus))
+        counts = np.array([[list(gpus).count(kind) for kind in kinds]])
+        asked = model, workload, kinds, counts, batch_split
+        span = model.spans.kind[layers.start, len(layers) - 1]
+        rate, seconds = (float(factor[0, span]) for factor in self._factors(*asked))
+        passes = None if cost.pass_seconds is None else cost.pass_seconds * seconds
+        return cost._replace(throughput=cost.throughput * rate, pass_seconds=passes)
+
+    def stage_tables(
+        self,
+        model: ModelLike,
+        workload: Workload,
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
+    ) -> StageTables:
+        """Return `stage` for every composition and kind of span."""
+        asked = model, workload, kinds, composition, batch_split
+        tables, (rate, seconds) = self.costs.stage_tables(*asked), self._factors(*asked)
+        passes = None if tables.pass_seconds is None else tables.pass_seconds * seconds
+        return tables._replace(throughput=tables.throughput * rate, pass_seconds=passes)
+
+    def _factors(
+        self,
+        model: ModelLike,
+        workload: Workload,
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the factors of rates and of seconds, shape (C, U) each."""
+        speed, has = self._speeds(kinds), composition > 0
+        slowest = np.where(has, speed, np.inf).min(axis=1)
+        rate = np.repeat(slowest[:, None], len(model.spans.layers), axis=1)
+        seconds = 1 / rate
+        mixed = np.flatnonzero(slowest < np.where(has, speed, 0.0).max(axis=1))
+        if not len(mixed):
+            return rate, seconds
+        # In no node with others: so that they share the batch, as those of a mixture do.
+        alone = [replace(kind, node="", node_gb_per_s=None, machine="") for kind in kinds]
+        sizes, of = np.unique(composition[mixed].sum(axis=1), return_inverse=True)
+        rows = (sizes[:, None, None] * np.eye(len(kinds), dtype=int)).reshape(-1, len(kinds))
+        pure = self.costs.stage_tables(model, workload, alone, rows, batch_split)
+        rates = pure.throughput.reshape(len(sizes), len(kinds), -1)[of]
+        changed, used = rates * speed[:, None], has[mixed][:, :, None]
+        if batch_split == "even":
+            taken = workload.tokens / np.where(rates > 0, rates, np.inf)
+            if pure.pass_seconds is not None:
+                taken = pure.pass_seconds.reshape(rates.shape)
+            before, after = np.where(used, [taken, taken / speed[:, None]], 0.0).max(axis=2)
+            before_rate, after_rate = np.where(used, [rates, changed], np.inf).min(axis=2)
+        else:
+            count = composition[mixed][:, :, None]
+            before_rate, after_rate = (count * rates).sum(axis=1), (count * changed).sum(axis=1)
+            before, after = after_rate, before_rate
+        known = np.where(used, rates, 1.0).min(axis=1) > 0
+        rate[mixed] = np.where(known, after_rate / np.where(known, before_rate, 1), rate[mixed])
+        seconds[mixed] = np.where(known, after / np.where(known, before, 1), seconds[mixed])
+        return rate, seconds
+
+    def _speeds(self, gpus: Sequence[GPU]) -> np.ndarray:
+        return np.array([self.speeds.get(gpu.type, 1.0) for gpu in gpus])
+
+    def training_cost(self, problem: Problem, report: Any, **options: Any) -> Any:
+        """Return the cost model's answer in the time of the slowest GPU."""
+        cost = self.costs.training_cost(problem, report, **options)
+        slowest = self._speeds([problem.cluster.gpus[g] for g in report.stage.gpus]).min()
+        return type(cost)(*(np.array(cost) / np.where(_TIMES, slowest, 1.0)).tolist())
+
+    def training_table(self, problem: Problem, gpus: Sequence[int], **options: Any) -> Any:
+        """Return the cost model's table in the time of the slowest GPU."""
+        table = self.costs.training_table(problem, gpus, **options)
+        slowest = self._speeds([problem.cluster.gpus[g] for g in gpus]).min()
+        return None if table is None else table / np.where(_TIMES, slowest, 1.0)[:, None]
+
+
+_TIMES = np.array([name in ("forward", "backward_input", "backward_weight", "step") for name in TrainingCost._fields])
+
+
+def with_speeds(costs: CostModel, speeds: Mapping[str, float]) -> CostModel:
+    """Return a cost model in which types of GPU are faster or slower than predicted.
+
+    Parameters
+    ----------
+    costs : CostModel
+        Any.
+    speeds : mapping of GPU type to float
+        As multiples of the predicted speeds.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny")
+    >>> slower = with_speeds(tiny.costs, {"A100": 0.8})
+    >>> asked = tiny.model, tiny.workload, tiny.cluster.gpus[:1], range(2), "even"
+    >>> round(slower.stage(*asked).throughput / tiny.costs.stage(*asked).throughput, 9)
+    0.8
+    """
+    return SpeedCosts(costs=costs, speeds=dict(speeds))
