@@ -331,12 +331,13 @@ class SpeedCosts(WrappedCosts):
         sizes, of = np.unique(composition[mixed].sum(axis=1), return_inverse=True)
         rows = (sizes[:, None, None] * np.eye(len(kinds), dtype=int)).reshape(-1, len(kinds))
         pure = self.costs.stage_tables(model, workload, alone, rows, batch_split)
-        rates = pure.throughput.reshape(len(sizes), len(kinds), -1)[of]
+        by_type = len(sizes), len(kinds), -1
+        rates = pure.throughput.reshape(by_type)[of]
         changed, used = rates * speed[:, None], has[mixed][:, :, None]
         if batch_split == "even":
             taken = workload.tokens / np.where(rates > 0, rates, np.inf)
             if pure.pass_seconds is not None:
-                taken = pure.pass_seconds.reshape(rates.shape)
+                taken = pure.pass_seconds.reshape(by_type)[of]
             before, after = np.where(used, [taken, taken / speed[:, None]], 0.0).max(axis=2)
             before_rate, after_rate = np.where(used, [rates, changed], np.inf).min(axis=2)
         else:

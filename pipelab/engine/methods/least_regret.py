@@ -67,6 +67,12 @@ def speed_bands(problem: Problem, within: Any, function: str) -> dict[str, float
     return {name: checked.get(name, 0.0) for name in types}
 
 
+def within_words(bands: Mapping[str, float]) -> str:
+    """Return the bands in words, such as "10%" or "5% to 19%"."""
+    ends = dict.fromkeys(f"{100 * end:.3g}%" for end in (min(bands.values()), max(bands.values())))
+    return " to ".join(ends)
+
+
 def is_as_fast_as_one_type(problem: Problem) -> bool:
     """Whether every stage is as fast as stages of one of its types."""
     one_type = problem.same_type_stages or problem.max_gpus_per_stage == 1
@@ -221,14 +227,13 @@ def solve_for_least_regret(
     most = 1.0 if joint.bound is None else min(1.0, joint.bound / rates[0])
     proven = most <= kept * (1 + (ONE_ANSWER if full else ATTAINED))
     most = kept if proven else most
-    much = max(bands.values())
     cases = "all speeds" if for_all else f"{len(problems)} cases of speeds"
     goal = PercentLost(
         name="percent_lost",
         unit="% lost at most",
         value=100 * (1 - kept),
         bound=100 * (1 - most),
-        speeds=f"{cases} within {much:.2g} of the predicted ones",
+        speeds=f"{cases} within {within_words(bands)}",
     )
     stopped = next((r.stopped_by for r in (*best, joint) if r.stopped_by), None)
     shown = {name: getattr(nominal, name) for name in ("method", "size", "solver", "memory_for")}
