@@ -4,9 +4,9 @@ A subclass of `pipelab.problem.CostModel` says that. The simplest one is written
 times of layers add up. The write-up's is in `pipelab.writeup`, those of real GPUs are in `pipelab.hardware`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -171,9 +171,19 @@ class LayerTimes(CostModel):
         return StageCost(rate, batch, (memory,) * len(gpus), pass_seconds=float(passes))
 
 
+_RETURN_COSTS = (
+    "preferring_rate", "for_training", "counting_memory_of", "cutting_every_layer", "cutting_no_layer",
+    "with_link_units",
+)  # fmt: skip
+
+
 def _of_wrapped(name: str) -> Any:
-    """Make a member of `WrappedCosts` that is the wrapped cost model's."""
-    return property(attrgetter(f"costs.{name}"))
+    """Make a member of `WrappedCosts` that is the wrapped cost model's, in a wrapper where it is a cost model again."""
+
+    def changed(self: "WrappedCosts", *args: Any) -> Any:
+        return self._around(methodcaller(name, *args)(self.costs))
+
+    return changed if name in _RETURN_COSTS else property(attrgetter(f"costs.{name}"))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -189,47 +199,11 @@ class WrappedCosts(CostModel):
     costs: CostModel
 
     gpu_types = _of_wrapped("gpu_types")
-    link_units = _of_wrapped("link_units")
-    prefer = _of_wrapped("prefer")
-    nodes_matter_alone = _of_wrapped("nodes_matter_alone")
-    cuts_every_layer = _of_wrapped("cuts_every_layer")
-    most_gpus = _of_wrapped("most_gpus")
-    engine = _of_wrapped("engine")
-    runs_on = _of_wrapped("runs_on")
-    memory_share = _of_wrapped("memory_share")
-    chunk_tokens = _of_wrapped("chunk_tokens")
-    filling = _of_wrapped("filling")
-    filling_number = _of_wrapped("filling_number")
-    knows_training = _of_wrapped("knows_training")
-    check = _of_wrapped("check")
     stage = _of_wrapped("stage")
-    stage_tables = _of_wrapped("stage_tables")
-    link_throughput = _of_wrapped("link_throughput")
-    memory_parts = _of_wrapped("memory_parts")
-    mixes_as_slowest = _of_wrapped("mixes_as_slowest")
-    memory_by_size = _of_wrapped("memory_by_size")
-    training_cost = _of_wrapped("training_cost")
-    training_table = _of_wrapped("training_table")
-    mfu = _of_wrapped("mfu")
-    memory_as_sold = _of_wrapped("memory_as_sold")
-
-    def preferring_rate(self) -> Self:
-        return self._around(self.costs.preferring_rate())
-
-    def for_training(self) -> Self:
-        return self._around(self.costs.for_training())
-
-    def counting_memory_of(self, engine: str, most_share: float) -> Self:
-        return self._around(self.costs.counting_memory_of(engine, most_share))
-
-    def cutting_every_layer(self) -> Self:
-        return self._around(self.costs.cutting_every_layer())
-
-    def cutting_no_layer(self) -> Self:
-        return self._around(self.costs.cutting_no_layer())
-
-    def with_link_units(self, unit: Any) -> Self:
-        return self._around(self.costs.with_link_units(unit))
+    for _name in vars(CostModel):
+        if not _name.startswith("_"):
+            vars()[_name] = _of_wrapped(_name)
+    del _name
 
     def _around(self, costs: CostModel) -> Self:
         """Wrap another cost model in this one's place."""
@@ -266,9 +240,12 @@ class SpeedCosts(WrappedCosts):
 
     Attributes
     ----------
-    speeds : mapping of GPU type to float
-        As multiples of the predicted speeds; 1 where a type is not named. The whole time of a stage changes, whatever
-        it is made of; memory, batch shares and links stay as predicted.
+    scenarios : sequence of mapping of GPU type to float
+        Speeds as multiples of the predicted ones; 1 where a type is not named. The whole time of a stage changes,
+        whatever it is made of; memory, batch shares and links stay as predicted.
+    weights : sequence of float
+        One for each scenario. Of several scenarios the least rate counts, each times its weight; the least weight
+        is that of links.
 
     Notes
     -----
@@ -276,50 +253,48 @@ class SpeedCosts(WrappedCosts):
     finish together, the rate changes by the mean of the speeds, weighted by what each type's GPUs yield alone.
     """
 
-    speeds: Mapping[str, float]
+    scenarios: Sequence[Mapping[str, float]]
+    weights: Sequence[float] = (1.0,)
 
-    def stage(
-        self,
-        model: ModelLike,
-        workload: Workload,
-        gpus: Sequence[GPU],
-        layers: range,
-        batch_split: str,
-    ) -> StageCost:
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: Any) -> Any:
+        """Return the cost model's answer, times the least weight."""
+        return self.costs.link_throughput(problem, bandwidth_gb_per_s) * min(self.weights)
+
+    def stage(self, *asked: Any) -> StageCost:
         """Return the cost model's answer in the changed time."""
-        cost = answered(self.costs, model, workload, gpus, layers, batch_split)
-        kinds = tuple(dict.fromkeys(gpus))
+        model, workload, gpus, layers, batch_split = asked
+        cost, kinds = answered(self.costs, *asked), tuple(dict.fromkeys(gpus))
         counts = np.array([[list(gpus).count(kind) for kind in kinds]])
-        asked = model, workload, kinds, counts, batch_split
+        factors = self._factors(model, workload, kinds, counts, batch_split)
         span = model.spans.kind[layers.start, len(layers) - 1]
-        rate, seconds = (float(factor[0, span]) for factor in self._factors(*asked))
+        rate, seconds = (float(factor[0, span]) for factor in factors)
         passes = None if cost.pass_seconds is None else cost.pass_seconds * seconds
         return cost._replace(throughput=cost.throughput * rate, pass_seconds=passes)
 
-    def stage_tables(
-        self,
-        model: ModelLike,
-        workload: Workload,
-        kinds: Sequence[GPU],
-        composition: np.ndarray,
-        batch_split: str,
-    ) -> StageTables:
+    def stage_tables(self, *asked: Any) -> StageTables:
         """Return `stage` for every composition and kind of span."""
-        asked = model, workload, kinds, composition, batch_split
         tables, (rate, seconds) = self.costs.stage_tables(*asked), self._factors(*asked)
         passes = None if tables.pass_seconds is None else tables.pass_seconds * seconds
         return tables._replace(throughput=tables.throughput * rate, pass_seconds=passes)
 
-    def _factors(
+    def _factors(self, *asked: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the factors of rates and of seconds, shape (C, U) each, of the least of all scenarios."""
+        parts = [self._in_scenario(speeds, *asked) for speeds in self.scenarios]
+        rates = [rate * weight for (rate, _), weight in zip(parts, self.weights, strict=True)]
+        times = [seconds / weight for (_, seconds), weight in zip(parts, self.weights, strict=True)]
+        return np.minimum.reduce(rates), np.maximum.reduce(times)
+
+    def _in_scenario(
         self,
+        speeds: Mapping[str, float],
         model: ModelLike,
         workload: Workload,
         kinds: Sequence[GPU],
         composition: np.ndarray,
         batch_split: str,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the factors of rates and of seconds, shape (C, U) each."""
-        speed, has = self._speeds(kinds), composition > 0
+        """Return the factors of one scenario."""
+        speed, has = np.array([speeds.get(kind.type, 1.0) for kind in kinds]), composition > 0
         slowest = np.where(has, speed, np.inf).min(axis=1)
         rate = np.repeat(slowest[:, None], len(model.spans.layers), axis=1)
         seconds = 1 / rate
@@ -331,41 +306,44 @@ class SpeedCosts(WrappedCosts):
         sizes, of = np.unique(composition[mixed].sum(axis=1), return_inverse=True)
         rows = (sizes[:, None, None] * np.eye(len(kinds), dtype=int)).reshape(-1, len(kinds))
         pure = self.costs.stage_tables(model, workload, alone, rows, batch_split)
-        by_type = len(sizes), len(kinds), -1
-        rates = pure.throughput.reshape(by_type)[of]
-        changed, used = rates * speed[:, None], has[mixed][:, :, None]
+        shape, count, factor = (
+            (len(sizes), len(kinds), -1),
+            composition[mixed, :, None],
+            speed[:, None],
+        )
+        rates = pure.throughput.reshape(shape)[of]
+        known = np.where(count, rates, 1.0).min(axis=1) > 0
         if batch_split == "even":
-            taken = workload.tokens / np.where(rates > 0, rates, np.inf)
+            passes = rates  # where there are none, nobody asks for their factor
             if pure.pass_seconds is not None:
-                taken = pure.pass_seconds.reshape(by_type)[of]
-            before, after = np.where(used, [taken, taken / speed[:, None]], 0.0).max(axis=2)
-            before_rate, after_rate = np.where(used, [rates, changed], np.inf).min(axis=2)
+                passes = pure.pass_seconds.reshape(shape)[of]
+            before, after = np.where(count, [rates, rates * factor], np.inf).min(axis=2)
+            shorter, longer = np.where(count, [passes, passes / factor], 0.0).max(axis=2)
         else:
-            count = composition[mixed][:, :, None]
-            before_rate, after_rate = (count * rates).sum(axis=1), (count * changed).sum(axis=1)
-            before, after = after_rate, before_rate
-        known = np.where(used, rates, 1.0).min(axis=1) > 0
-        rate[mixed] = np.where(known, after_rate / np.where(known, before_rate, 1), rate[mixed])
-        seconds[mixed] = np.where(known, after / np.where(known, before, 1), seconds[mixed])
+            before, after = (count * rates).sum(axis=1), (count * rates * factor).sum(axis=1)
+            shorter, longer = after, before
+        rate[mixed] = np.divide(after, before, out=rate[mixed], where=known)
+        seconds[mixed] = np.divide(longer, shorter, out=seconds[mixed], where=known)
         return rate, seconds
 
-    def _speeds(self, gpus: Sequence[GPU]) -> np.ndarray:
-        return np.array([self.speeds.get(gpu.type, 1.0) for gpu in gpus])
-
-    def training_cost(self, problem: Problem, report: Any, **options: Any) -> Any:
+    def training_cost(self, problem: Problem, report: Any, **options: Any) -> TrainingCost:
         """Return the cost model's answer in the time of the slowest GPU."""
         cost = self.costs.training_cost(problem, report, **options)
-        slowest = self._speeds([problem.cluster.gpus[g] for g in report.stage.gpus]).min()
-        return type(cost)(*(np.array(cost) / np.where(_TIMES, slowest, 1.0)).tolist())
+        return TrainingCost(*(np.array(cost) / self._slowest(problem, report.stage.gpus)).tolist())
 
     def training_table(self, problem: Problem, gpus: Sequence[int], **options: Any) -> Any:
         """Return the cost model's table in the time of the slowest GPU."""
         table = self.costs.training_table(problem, gpus, **options)
-        slowest = self._speeds([problem.cluster.gpus[g] for g in gpus]).min()
-        return None if table is None else table / np.where(_TIMES, slowest, 1.0)[:, None]
+        return None if table is None else table / self._slowest(problem, gpus)[:, None]
+
+    def _slowest(self, problem: Problem, gpus: Sequence[int]) -> np.ndarray:
+        """Return the least speed of some GPUs for each field of `TrainingCost` that is a time, and 1 for the others."""
+        types = {problem.cluster.gpus[g].type for g in gpus}
+        speed = min(speeds.get(name, 1.0) for speeds in self.scenarios for name in types)
+        return np.where(np.arange(len(TrainingCost._fields)) < _TRAINING_TIMES, speed, 1.0)
 
 
-_TIMES = np.array([name in ("forward", "backward_input", "backward_weight", "step") for name in TrainingCost._fields])
+_TRAINING_TIMES = TrainingCost._fields.index("state_gb")  # fields before this one are seconds
 
 
 def with_speeds(costs: CostModel, speeds: Mapping[str, float]) -> CostModel:
@@ -387,4 +365,4 @@ def with_speeds(costs: CostModel, speeds: Mapping[str, float]) -> CostModel:
     >>> round(slower.stage(*asked).throughput / tiny.costs.stage(*asked).throughput, 9)
     0.8
     """
-    return SpeedCosts(costs=costs, speeds=dict(speeds))
+    return SpeedCosts(costs=costs, scenarios=(dict(speeds),))

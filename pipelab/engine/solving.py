@@ -178,7 +178,12 @@ def solve(
             options["budget"] = float(options["budget"])
         ask: Callable[..., Any] = partial(_dispatch, method, objective, function)
         if within is not None:
-            _refuse_within(method, objective, batches=batches, runs_on=runs_on)
+            proven = method in ("auto", "aggregated") and objective in ("throughput", "rate")
+            if not proven or batches is not None or runs_on is not None:
+                expected = (
+                    "expected it for 'throughput' or 'rate' by 'auto', without batches and runs_on"
+                )
+                raise InvalidValue("solve", [("within", within, expected)])
 
             def one(objective: str, problem: Problem, options: Mapping[str, Any]) -> Result:
                 return _dispatch(method, objective, function, problem, options)
@@ -200,19 +205,6 @@ def solve(
             free = partial(solve, problem, method, objective, batches=batches, **kept)
             answer = replace(answer, any_engine=free)
         return answer
-
-
-def _refuse_within(method: str, objective: str, **others: Any) -> None:
-    """Refuse what `within` does not cover."""
-    expected = {
-        "method": (method, ("auto", "aggregated")),
-        "objective": (objective, ("throughput", "rate")),
-        **{name: (value, (None,)) for name, value in others.items()},
-    }
-    for name, (value, known) in expected.items():
-        if value not in known:
-            words = " or ".join(map(repr, known))
-            raise InvalidValue("solve", [(name, value, f"expected {words} beside within")])
 
 
 def _dispatch(

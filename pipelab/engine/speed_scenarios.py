@@ -14,38 +14,35 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from pipelab.costs import with_speeds
-from pipelab.display import rate, table
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.engine.answers import PlanAnswer, Result, placement_in
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.methods.least_regret import (
     is_as_fast_as_one_type,
     slow_one_by_one,
     speed_bands,
-    within_words,
+    tokens_per_s,
 )
-from pipelab.engine.prices import price_per_hour
 from pipelab.engine.solving import solve
 from pipelab.engine.timeline import training_timeline
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED
-from pipelab.engine.training.result import StepTime, TrainingResult
+from pipelab.engine.training.result import TrainingResult
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
-from pipelab.fields import Frozen, given, instance
+from pipelab.fields import Frozen, instance
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 __all__ = ["Scenario", "Sensitivity", "sensitivity"]
 
+Worth = Callable[[Problem, Any], float]  # of a plan
 SHARE_BEHIND = 0.01  # a plan that falls further behind has turned
-_RESOLUTION = 1e-4  # of a factor, to which the place is found
-ALL = "all GPUs"
-LINKS = "links"
+_FACTOR_RESOLUTION = 1e-4  # to which the place where a plan turns is found
+_COLUMNS = ["what", "factor", "plan", "best", "bound", "loss", "turns", "status"]
+_ALL, _LINKS, _PRICE = "all GPUs", "links", "price of "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +52,8 @@ class Scenario(Frozen):
     Attributes
     ----------
     what : str
-        What differs: a type of GPU, "all GPUs", "links" or "price of" a type; with "others faster" beside a type all
-        other types differ the other way.
+        What differs: a type of GPU, "all GPUs", "links" or "price of" a type; where ", others faster" follows a type,
+        all other types differ the other way.
     factor : float
         As a multiple of what was predicted.
     value : float
@@ -74,9 +71,7 @@ class Scenario(Frozen):
     def loss(self) -> float:
         """How far the plan is behind the proven bound, as a share; 0 if the plan is the best."""
         best, bound, least = self.best._goal
-        bound = best if bound is None else bound
-        if not bound:
-            return 0.0
+        bound = bound or best or self.value
         lost = 1 - (bound / self.value if least else self.value / bound)
         return 0.0 if lost < ONE_ANSWER else lost
 
@@ -85,10 +80,10 @@ class Scenario(Frozen):
         """What differs and by how much, such as "L4 10% slower"."""
         if self.factor == 1:
             return "as predicted"
-        more, less = ("higher", "lower") if self.what.startswith("price") else ("faster", "slower")
-        name, _, others = self.what.partition(", ")
-        off = f"{name} {100 * abs(self.factor - 1):.2g}% {more if self.factor > 1 else less}"
-        return f"{off}, {others}" if others else off
+        directions = ("lower", "higher") if self.what.startswith(_PRICE) else ("slower", "faster")
+        name, comma, others = self.what.partition(", ")
+        off = f"{100 * abs(self.factor - 1):.2g}% {directions[self.factor > 1]}"
+        return f"{name} {off}{comma}{others}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -100,8 +95,8 @@ class Sensitivity(Frozen):
     problem : Problem
         With the predicted times.
     plan : Placement or Deployment
-    bands : mapping of str to float
-        How far off the speed of each type may be.
+    within : float
+        The largest of how far off the speeds of types may be.
     scenarios : tuple of Scenario
         The first is the prediction itself.
     turns : tuple of Scenario
@@ -112,16 +107,10 @@ class Sensitivity(Frozen):
 
     problem: Problem
     plan: Placement | Deployment
-    bands: Mapping[str, float]
+    within: float
     scenarios: tuple[Scenario, ...]
     turns: tuple[Scenario, ...]
     covers_all: bool
-
-    @property
-    def band(self) -> tuple[float, float]:
-        """Lowest and highest value of the plan in all scenarios, in tokens/s where these count."""
-        values = [scenario.value for scenario in self.scenarios]
-        return min(values), max(values)
 
     @property
     def worst(self) -> Scenario:
@@ -131,16 +120,15 @@ class Sensitivity(Frozen):
     @property
     def sentence(self) -> str:
         """Where the plan turns, and what it loses at most."""
-        places = " or ".join(turn.words for turn in self.turns[:3])
-        turns = f"Turns at {places}" if places else "Turns at no single change"
+        places = " or ".join(turn.words for turn in self.turns[:3]) or "no single change"
         most = f"at most {self.worst.loss:.1%}"
         if not self.covers_all:
             most = f"up to {self.worst.loss:.1%} in {len(self.scenarios) - 1} cases"
         statuses = {scenario.best.status for scenario in (*self.scenarios, *self.turns)}
         not_proven = "" if statuses == {"optimal"} else ", not all proven"
-        return f"{turns}; within {within_words(self.bands)} it loses {most}{not_proven}."
+        return f"Turns at {places}; within {100 * self.within:.3g}% it loses {most}{not_proven}."
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return one row per scenario, and per place where the plan turns.
 
         Returns
@@ -149,33 +137,14 @@ class Sensitivity(Frozen):
             what, factor (of what was predicted), plan, best, bound (in tokens/s, or of what was to be least), loss (a
             share), turns (whether the plan turns here) and status of the best.
         """
-        import pandas as pd
-
         rows = [
-            {
-                "what": s.what,
-                "factor": s.factor,
-                "plan": s.value,
-                "best": s.best._goal[0],
-                "bound": s.best._goal[1],
-                "loss": s.loss,
-                "turns": turns,
-                "status": s.best.status,
-            }
-            for turns, scenarios in ((False, self.scenarios), (True, self.turns))
-            for s in scenarios
+            (s.what, s.factor, s.value, *s.best._goal[:2], s.loss, s in self.turns, s.best.status)
+            for s in (*self.scenarios, *self.turns)
         ]
-        return pd.DataFrame(rows)
+        return data_frame([dict(zip(_COLUMNS, row, strict=True)) for row in rows])
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self.sentence)}</p>{table(self.to_frame())}"
-
-
-class _Asked(NamedTuple):
-    """What a plan was asked for: what it is worth in a problem, and how the best for a problem is found."""
-
-    worth: Callable[[Problem, Any], float]
-    solved: Callable[[Problem], PlanAnswer]
 
 
 def sensitivity(
@@ -220,140 +189,116 @@ def sensitivity(
     """
     instance("sensitivity", "problem", problem, Problem, "a Problem")
     bands = speed_bands(problem, within, "sensitivity")
-    answer = solve(problem, **options) if placement is None else placement
+    answer: Any = solve(problem, **options) if placement is None else placement
     if placement is None and answer.placement is None:
         raise InvalidValue("sensitivity", [("problem", problem.name, answer.reason)])
-    asked = _asked(answer, options)
     plan = answer if isinstance(answer, Deployment) else placement_in(answer, "sensitivity")
+    evaluate(problem, plan)
+    full = getattr(answer, "memory_for", None) is not None or options.get("objective") == "rate"
+    worth, solved = _asked(answer, full, options)
 
-    def at(what: str, changed: Callable[[float], Problem], factor: float) -> Scenario:
-        other = changed(factor) if factor != 1 else problem
-        best = asked.solved(other)
-        return Scenario(what=what, factor=factor, value=asked.worth(other, plan), best=best)
+    def at(what: str, factor: float, other: Problem) -> Scenario:
+        return Scenario(what=what, factor=factor, value=worth(other, plan), best=solved(other))
 
-    first = at(ALL, lambda _: problem, 1.0)
-    scenarios, turns = [first], []
-    for what, most, changed in _changes(problem, bands, bool(first.best._goal[2])):
+    scenarios, turns = [at(_ALL, 1.0, problem)], list[Scenario]()
+    for what, most, changed in _changes(problem, bands, bool(getattr(answer, "at_least", 0.0))):
         for far in (1 - most, 1 + most):
-            scenarios.append(at(what, changed, far))
-            turn = _turn(scenarios[-1], changed, partial(at, what, changed), asked, plan)
-            turns += [turn] if turn else []
+            scenarios.append(at(what, far, changed(far)))
+            turn = _turn(scenarios[-1], changed, at, worth, plan)
+            turns += [] if turn is None else [turn]
     for speeds in slow_one_by_one(bands)[1:] if len(bands) > 1 else ():
         slow = min(speeds, key=lambda name: speeds[name])
-        other = replace(problem, costs=with_speeds(problem.costs, speeds))
-        scenarios.append(at(f"{slow}, others faster", lambda _, other=other: other, speeds[slow]))
-    full = isinstance(answer, Result) and answer.memory_for is not None
+        corner = replace(problem, costs=with_speeds(problem.costs, speeds))
+        scenarios.append(at(f"{slow}, others faster", speeds[slow], corner))
+    one_type = is_as_fast_as_one_type(problem) and problem.costs.filling == "synchronous"
     return Sensitivity(
         problem=problem,
         plan=plan,
-        bands=bands,
+        within=max(bands.values()),
         scenarios=tuple(scenarios),
         turns=tuple(sorted(turns, key=lambda turn: abs(turn.factor - 1))),
-        covers_all=full and is_as_fast_as_one_type(problem) and problem.costs.filling == "synchronous",
+        covers_all=full and one_type and isinstance(plan, Placement),
     )
 
 
 def _changes(
     problem: Problem, bands: Mapping[str, float], money: bool
-) -> "list[tuple[str, float, Callable[[float], Problem]]]":
+) -> list[tuple[str, float, Callable[[float], Problem]]]:
     """List what may differ, by how much at most, and the problem with a factor on it."""
     cluster, most = problem.cluster, max(bands.values())
 
-    def with_factor(names: "tuple[str, ...]", factor: float) -> Problem:
+    def with_speed(names: tuple[str, ...], factor: float) -> Problem:
         return replace(problem, costs=with_speeds(problem.costs, dict.fromkeys(names, factor)))
 
+    def with_links(factor: float) -> Problem:
+        return replace(problem, cluster=cluster.scaled_bandwidth(factor))
+
     def with_price(name: str, factor: float) -> Problem:
-        gpus = tuple(
-            replace(gpu, usd_per_hour=gpu.usd_per_hour * factor)
-            if gpu.type == name and gpu.usd_per_hour
-            else gpu
-            for gpu in cluster.gpus
-        )
+        price = {gpu: gpu.usd_per_hour for gpu in cluster.kinds}
+        price |= {gpu: usd * factor for gpu, usd in price.items() if usd and gpu.type == name}
+        gpus = tuple(replace(gpu, usd_per_hour=price[gpu]) for gpu in cluster.gpus)
         return replace(problem, cluster=replace(cluster, gpus=gpus, index=()))
 
-    changes = [(name, share, partial(with_factor, (name,))) for name, share in bands.items()]
-    if len(bands) > 1:
-        changes.append((ALL, most, partial(with_factor, tuple(bands))))
-    if len(cluster) > 1:
-        links = lambda factor: replace(problem, cluster=cluster.scaled_bandwidth(factor))  # noqa: E731
-        changes.append((LINKS, most, links))
-    if money and all(gpu.usd_per_hour for gpu in cluster.kinds):
-        changes += [(f"price of {name}", most, partial(with_price, name)) for name in bands]
+    changes: list[tuple[str, float, Callable[[float], Problem]]] = [
+        (name, share, partial(with_speed, (name,))) for name, share in bands.items()
+    ]
+    changes += [(_ALL, most, partial(with_speed, tuple(bands)))] if len(bands) > 1 else []
+    changes += [(_LINKS, most, with_links)] if len(cluster) > 1 else []
+    changes += [(_PRICE + name, most, partial(with_price, name)) for name in bands if money]
     return [change for change in changes if change[1]]
 
 
 def _turn(
     scenario: Scenario,
     changed: Callable[[float], Problem],
-    at: Callable[[float], Scenario],
-    asked: _Asked,
+    at: Callable[[str, float, Problem], Scenario],
+    worth: Worth,
     plan: Any,
 ) -> Scenario | None:
-    """Return where the plan turns between the prediction and a scenario; None if nowhere, or if that was not proven."""
-    while scenario.loss > SHARE_BEHIND:
-        rival = scenario.best if isinstance(scenario.best, Deployment) else scenario.best.placement
-        near, far, least = 1.0, scenario.factor, scenario.best._goal[2]
-        if rival is None or scenario.best.status != "optimal":
-            return None
-        while abs(far - near) > _RESOLUTION:
+    """Return where the plan turns on the way to a scenario; None if nowhere, or if that was not proven."""
+    while scenario.loss > SHARE_BEHIND and scenario.best.status == "optimal":
+        best, near, far = scenario.best, 1.0, scenario.factor
+        least, rival = best._goal[2], best.placement if isinstance(best, Result) else best
+        while abs(far - near) > _FACTOR_RESOLUTION:
             middle = (near + far) / 2
-            other = changed(middle)
-            worth, best = asked.worth(other, plan), asked.worth(other, rival)
-            behind = 1 - (best / worth if least else worth / best)
+            ours, theirs = (worth(changed(middle), one) for one in (plan, rival))
+            behind = 1 - (theirs / ours if least else ours / theirs)
             near, far = (near, middle) if behind > SHARE_BEHIND else (middle, far)
-        before = at(near)
-        if before.loss <= SHARE_BEHIND:
-            return at(far)
-        scenario = before
+        scenario = at(scenario.what, near, changed(near))
+        if scenario.loss <= SHARE_BEHIND:
+            return at(scenario.what, far, changed(far))
     return None
 
 
-def _asked(answer: Any, options: Mapping[str, Any]) -> _Asked:
-    """Return what a plan was asked for, by what it is and by the options for solving."""
+def _asked(
+    answer: Any, full: bool, options: Mapping[str, Any]
+) -> tuple[Worth, Callable[[Problem], PlanAnswer]]:
+    """Return what a plan is worth in a problem, and how the best for a problem is found."""
     if isinstance(answer, Deployment):
-        if answer.limits is not None or answer.again is None:
+        load, again = answer.at_least, answer.again
+        if answer.limits is not None or again is None:
             expected = "expected a deployment that `pl.deploy` returned, of tokens/s"
             raise InvalidValue("sensitivity", [("placement", answer.problem.name, expected)])
-        load, again = answer.at_least, answer.again
 
-        def price(problem: Problem, plan: Deployment) -> float:
-            reached = evaluate(problem, plan).throughput
+        def price_or_rate(other: Problem, plan: Deployment) -> float:
+            tokens = evaluate(other, plan).throughput
             if not load:
-                return reached
-            replicas = (r for pipeline in plan.pipelines for r in pipeline.replicas)
-            return given(price_per_hour(problem, *replicas)) if reached >= load * (1 - REACHED) else math.inf
+                return tokens
+            price = replace(plan, problem=other).usd_per_hour
+            return price if price and tokens >= load * (1 - REACHED) else math.inf
 
-        return _Asked(price, lambda problem: again(problem, load, **options))
-    options = {**_objective_of(answer), **options}
-    objective, at_least = options.get("objective", "throughput"), options.get("at_least", 0.0)
+        return price_or_rate, lambda other: again(other, load, **options)
+    if isinstance(answer, TrainingResult):
+        options = {"objective": "step_time", "schedule": answer.schedule, **options}
+        named = ("schedule", "recompute", "bytes_per_parameter")
+        how = {name: options[name] for name in named if name in options}
 
-    def worth(problem: Problem, placement: Placement) -> float:
-        if objective == "step_time":
-            known = {n: getattr(answer, n, None) for n in ("schedule", "recompute")}
-            bytes_ = options.get("bytes_per_parameter")
-            step = training_timeline(problem, placement, **known, bytes_per_parameter=bytes_)
-            return step.timeline.iteration_time
-        if objective == "rate":
-            problem = problem.with_in_flight(problem.workload.in_memory)
-        evaluation = evaluate(problem, placement)
-        if objective == "rate":
-            return evaluation.rate
-        if objective == "throughput":
-            return evaluation.throughput
-        if evaluation.throughput < at_least * (1 - REACHED):
-            return math.inf
-        if objective == "latency":
-            return evaluation.seconds_per_pass
-        return given(price_per_hour(problem, placement)) / (3600 * evaluation.throughput) * 1e6
+        def step_seconds(other: Problem, plan: Placement) -> float:
+            return training_timeline(other, plan, **how).timeline.iteration_time
 
-    return _Asked(worth, lambda problem: solve(problem, **options))
-
-
-def _objective_of(answer: Any) -> dict[str, Any]:
-    """Return the options with which a result was found, as far as it says so."""
-    goal = getattr(answer, "objective", None)
-    if isinstance(answer, TrainingResult) and isinstance(goal, StepTime):
-        return {"objective": "step_time", "schedule": given(answer.schedule)}
-    if isinstance(answer, Result) and answer.method in ("latency", "cost"):
-        return {"objective": answer.method, "at_least": given(goal).at_least}
-    return {"objective": "rate"} if getattr(answer, "memory_for", None) is not None else {}
+        return step_seconds, partial(solve, **options)
+    objective = options.get("objective", "rate" if full else "throughput")
+    if objective not in ("throughput", "rate"):
+        expected = "expected 'throughput' or 'rate', or a training result or a deployment"
+        raise InvalidValue("sensitivity", [("objective", objective, expected)])
+    return partial(tokens_per_s, full=full), partial(solve, **{"objective": objective, **options})

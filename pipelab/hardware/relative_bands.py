@@ -1,9 +1,9 @@
 """How far off the ratio of two plans' rates may be: errors of one GPU type, where those of all types cancel.
 
 A ranking of two plans does not change where all times are off by one factor. What changes it is the error of one type
-against the others. So each type is left out in turn: constants are fitted to the bundled measurements of the other types
-(`data/measured_times.csv`), and times to which nothing was fitted stand beside them (`published_errors`). The error of a
-row is taken against the median error of the other types in its group: phase, layout, engine, dense or experts.
+against the others. So each type is left out in turn: constants are fitted to the bundled measurements of the others
+(`data/measured_times.csv`), and times to which nothing was fitted stand beside them (`published_errors`). The error of
+a row is taken against the median error of the other types in its group: phase, layout, engine, dense or experts.
 """
 
 from functools import cache

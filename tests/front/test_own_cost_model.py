@@ -182,7 +182,9 @@ def test_a_speed_divides_the_whole_time_of_a_stage(name, seed):
         assert tables.throughput[at] == pytest.approx(after.throughput, rel=1e-12)
         if before.pass_seconds is not None:
             assert tables.pass_seconds[at] == pytest.approx(after.pass_seconds, rel=1e-12)
-            passes = [cost.pass_seconds / speeds[k.type] for cost, k in zip(pure, stage, strict=True)]
+            passes = [
+                cost.pass_seconds / speeds[k.type] for cost, k in zip(pure, stage, strict=True)
+            ]
             longest = before.pass_seconds * max(passes) / max(cost.pass_seconds for cost in pure)
             assert after.pass_seconds == pytest.approx(longest, rel=1e-12)
     if load.phase == "training":

@@ -10,7 +10,7 @@ rate min over scenarios of (rate there / best rate there).
 one of its types.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any
@@ -18,22 +18,24 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Lt
 
-from pipelab.costs import WrappedCosts, filled, with_speeds
+from pipelab.costs import SpeedCosts, filled, with_speeds
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline, apart
 from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, InvalidValue, nearest
 from pipelab.evaluation import evaluate
-from pipelab.fields import Real, checked_value, described, given
+from pipelab.fields import Real, checked_value, described
 from pipelab.hardware.relative_bands import relative_band
 from pipelab.placement import Placement
-from pipelab.problem import CostModel, Problem, StageCost, StageTables
+from pipelab.problem import Problem
 
 MOST_CORNERS = 16  # all are scenarios up to this number; of more, those of one slow type
 _Share = Annotated[
     Annotated[Real, Ge(0), Lt(1)],
-    described("a share of at least 0 and below 1, a mapping of GPU types to such shares, or 'band'"),
+    described(
+        "a share of at least 0 and below 1, a mapping of GPU types to such shares, or 'band'"
+    ),
 ]
 
 
@@ -67,12 +69,6 @@ def speed_bands(problem: Problem, within: Any, function: str) -> dict[str, float
     return {name: checked.get(name, 0.0) for name in types}
 
 
-def within_words(bands: Mapping[str, float]) -> str:
-    """Return the bands in words, such as "10%" or "5% to 19%"."""
-    ends = dict.fromkeys(f"{100 * end:.3g}%" for end in (min(bands.values()), max(bands.values())))
-    return " to ".join(ends)
-
-
 def is_as_fast_as_one_type(problem: Problem) -> bool:
     """Whether every stage is as fast as stages of one of its types."""
     one_type = problem.same_type_stages or problem.max_gpus_per_stage == 1
@@ -86,78 +82,35 @@ def slow_one_by_one(bands: Mapping[str, float]) -> list[dict[str, float]]:
     return [fast, *slow]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LeastShareCosts(WrappedCosts):
-    """A cost model whose rates are the least of several scenarios, each times a weight."""
-
-    scenarios: Sequence[CostModel]
-    weights: Sequence[float]
-
-    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: Any) -> Any:
-        return self.costs.link_throughput(problem, bandwidth_gb_per_s) * min(self.weights)
-
-    def stage(self, *args: Any, **kwargs: Any) -> StageCost:
-        pairs = zip(self.scenarios, self.weights, strict=True)
-        rate = min(costs.stage(*args, **kwargs).throughput * weight for costs, weight in pairs)
-        return self.costs.stage(*args, **kwargs)._replace(throughput=rate, pass_seconds=None)
-
-    def stage_tables(self, *args: Any, **kwargs: Any) -> StageTables:
-        pairs = zip(self.scenarios, self.weights, strict=True)
-        rates = [costs.stage_tables(*args, **kwargs).throughput * weight for costs, weight in pairs]
-        tables = self.costs.stage_tables(*args, **kwargs)
-        return tables._replace(throughput=np.minimum.reduce(rates), pass_seconds=None)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PercentLost(Objective):
-    """Percent of the best rate that a placement loses at most, and the speeds that count."""
+    """Percent of the best rate that a placement loses at most.
+
+    Attributes
+    ----------
+    speeds : str
+        Those that the proof covers.
+    nominal : float
+        What the best placement for the predicted speeds loses at most.
+    price : float
+        What this placement yields less than that one where the predicted speeds are true.
+    """
 
     speeds: str
+    nominal: float
+    price: float
 
     @property
     def scope(self) -> str:
         """The speeds that the proof covers."""
         return f" for {self.speeds}"
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RobustResult(Result):
-    """What `pl.solve(…, within=…)` returns: the placement that loses least, whichever speeds are true.
-
-    Attributes
-    ----------
-    bands : mapping of str to float
-        How far off the speed of each type may be.
-    share_kept, share_bound : float
-        The least share of the best rate that the placement keeps, and what none exceeds.
-    nominal : Result
-        The best for the predicted speeds.
-    nominal_share : float
-        What that one keeps.
-    scenarios : int
-        Problems that were solved: the predicted speeds, and the corners of the bands.
-    """
-
-    bands: Mapping[str, float]
-    share_kept: float
-    share_bound: float
-    nominal: Result
-    nominal_share: float
-    scenarios: int
-
-    @property
-    def price(self) -> float:
-        """What the placement yields less than the nominal one if all is as predicted, as a share."""
-        return max(0.0, 1 - given(self.throughput) / given(self.nominal.throughput))
-
-    @property
-    def sentence(self) -> str:
-        """The answer, and what the best for the predicted speeds would lose."""
-        lost, price = 1 - self.nominal_share, self.price
-        return (
-            f"{super().sentence} The best for the predicted speeds loses up to {lost:.1%}; "
-            f"where these are true, this one yields {price:.1%} less than that."
-        )
+    def to_dict(self) -> dict:
+        """Return plain data for JSON, numbers unrounded."""
+        return super().to_dict() | {
+            "nominal_percent_lost": self.nominal,
+            "price_percent": self.price,
+        }
 
 
 def solve_for_least_regret(
@@ -184,80 +137,69 @@ def solve_for_least_regret(
     Returns
     -------
     Result
-        A `RobustResult`; the answer for the predicted speeds where there is no placement.
+        Its objective is a `PercentLost`, and `details["nominal"]` the answer for the predicted speeds, which is
+        returned itself where there is no placement.
     """
     bands = speed_bands(problem, within, "solve")
-    deadline = Deadline(options.get("time_limit"))
-    one_type, full = is_as_fast_as_one_type(problem), objective == "rate"
-    for_all = full and one_type and problem.costs.filling == "synchronous"
-    corners = slow_one_by_one(bands)
-    ends = [(1 - share, 1 + share) if share else (1.0,) for share in bands.values()]
+    deadline, full = Deadline(options.get("time_limit")), objective == "rate"
+    for_all = full and is_as_fast_as_one_type(problem) and problem.costs.filling == "synchronous"
+    speeds = [dict.fromkeys(bands, 1.0), *slow_one_by_one(bands)]
+    ends = [{1 - share, 1 + share} for share in bands.values()]
     if not for_all and 2 ** len(ends) <= MOST_CORNERS:
-        corners = [dict(zip(bands, corner, strict=True)) for corner in product(*ends)]
-    costs = [problem.costs, *(with_speeds(problem.costs, corner) for corner in corners)]
-    problems = [replace(problem, costs=one) for one in costs]
+        speeds[1:] = [dict(zip(bands, corner, strict=True)) for corner in product(*ends)]
+    problems = [replace(problem, costs=with_speeds(problem.costs, one)) for one in speeds]
 
     def asked(objective: str, problem: Problem, left: int) -> Result:
-        part = {name: value for name, value in options.items() if name != "on_progress"}
-        if "stop" in part:
-            part["stop"] = apart(part["stop"])
-        if deadline.limited:
-            part["time_limit"] = deadline.share(left)
-        return ask(objective, problem, part)
-
-    best = [asked(objective, one, len(problems) + 1 - i) for i, one in enumerate(problems)]
-    nominal, placements = best[0], [r.placement for r in best if r.placement is not None]
-    if nominal.placement is None:
-        return nominal
+        ends = {"time_limit": deadline.share(left), "stop": apart(options.get("stop"))}
+        return ask(objective, problem, {**options, **ends, "on_progress": None})
 
     def values(placement: Placement) -> np.ndarray:
-        return np.array([_value(one, placement, full) for one in problems])
+        return np.array([tokens_per_s(one, placement, full) for one in problems])
 
-    rates = np.max([values(placement) for placement in placements], axis=0)
+    best = [asked(objective, one, len(problems) + 1 - i) for i, one in enumerate(problems)]
+    nominal, placements = best[0], [one.placement for one in best if one.placement is not None]
+    if nominal.placement is None:
+        return nominal
+    known = np.max([values(placement) for placement in placements], axis=0)
     bounds = [np.inf if result.bound is None else result.bound for result in best]
-    weights = tuple((rates[0] / rates).tolist())
-    least = LeastShareCosts(costs=problem.costs, scenarios=tuple(costs), weights=weights)
-    joint = asked("rate", replace(problem, costs=filled(least, "synchronous")), 1)
-    placements += [joint.placement] if joint.placement else []
-    shares = {
-        one: min(1.0, *(values(one) / np.maximum(bounds, rates)).tolist()) for one in placements
-    }
-    placement = max(shares, key=lambda one: (shares[one], _value(problem, one, full)))
-    kept = shares[placement]
-    most = 1.0 if joint.bound is None else min(1.0, joint.bound / rates[0])
+    weights = tuple((known[0] / known).tolist())
+    costs = SpeedCosts(costs=problem.costs, scenarios=speeds, weights=weights)
+    joint = asked("rate", replace(problem, costs=filled(costs, "synchronous")), 1)
+    placements += [] if joint.placement is None else [joint.placement]
+    shares = {one: min(1.0, (values(one) / np.maximum(bounds, known)).min()) for one in placements}
+    placement = max(shares, key=lambda one: (shares[one], values(one)[0]))
+    kept, now = shares[placement], values(placement)[0]
+    most = 1.0 if joint.bound is None else min(1.0, joint.bound / known[0])
     proven = most <= kept * (1 + (ONE_ANSWER if full else ATTAINED))
-    most = kept if proven else most
+    lost, price = 1 - shares[nominal.placement], max(0.0, 1 - now / values(nominal.placement)[0])
     cases = "all speeds" if for_all else f"{len(problems)} cases of speeds"
     goal = PercentLost(
         name="percent_lost",
         unit="% lost at most",
         value=100 * (1 - kept),
-        bound=100 * (1 - most),
-        speeds=f"{cases} within {within_words(bands)}",
+        bound=100 * (1 - (kept if proven else most)),
+        speeds=f"{cases} within {100 * max(bands.values()):.3g}%",
+        nominal=100 * lost,
+        price=100 * price,
     )
-    stopped = next((r.stopped_by for r in (*best, joint) if r.stopped_by), None)
-    shown = {name: getattr(nominal, name) for name in ("method", "size", "solver", "memory_for")}
-    return RobustResult(
-        **shown,
+    said, ended = "the best for the predicted speeds", [r.stopped_by for r in (*best, joint)]
+    return replace(
+        nominal,
         problem=problem,
         status="optimal" if proven else "feasible",
         placement=placement,
-        throughput=_value(problem, placement, full),
+        throughput=now,
+        bound=None,
         objective=goal,
         seconds=deadline.spent,
-        stopped_by=None if proven else stopped,
-        details={"under_limit": nominal.under_limit} if nominal.under_limit else {},
-        bands=bands,
-        share_kept=kept,
-        share_bound=most,
-        nominal=nominal,
-        nominal_share=shares[nominal.placement],
-        scenarios=len(problems),
+        reason=f"{said} loses up to {lost:.1%}, and yields {price:.1%} more where they are true",
+        stopped_by=None if proven else next(filter(None, ended), None),
+        details={**nominal.details, "nominal": nominal},
     )
 
 
-def _value(problem: Problem, placement: Placement, full: bool) -> float:
-    """Tokens/s of a placement: of a full pipeline, or attainable; 0 where it is not valid."""
+def tokens_per_s(problem: Problem, placement: Placement, full: bool) -> float:
+    """Return what a placement yields as a full pipeline, or attains; 0 where it is not valid."""
     number = problem.workload.in_memory if full else problem.workload.in_flight
     try:
         evaluation = evaluate(problem.with_in_flight(number), placement)
