@@ -141,6 +141,8 @@ def test_a_plan_loses_what_it_loses_against_all_placements_and_turns_where_it_fa
             assert all(loss(what, x + (1e-4 if far < 1 else -1e-4)) <= 0.01 + 1e-9 for x in inside)
             assert (loss(what, at) > 0.01) == ((what, far > 1) in turned)
     assert found.covers_all
+    other = pl.sensitivity(problem, placements[seed % len(placements)], within=bands)
+    assert not other.turns or other.scenarios[0].loss <= 0.01  # behind from the first: it turns nowhere
     steps = [np.linspace(0.8, 1.2, 9)] * len(bands)
     grid = [dict(zip(bands, speeds, strict=True)) for speeds in product(*steps)]
     table = rates(problem, placements, grid)
