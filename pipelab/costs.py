@@ -7,7 +7,7 @@ times of layers add up. The write-up's is in `pipelab.writeup`, those of real GP
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter, methodcaller
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -177,13 +177,18 @@ _RETURN_COSTS = (
 )  # fmt: skip
 
 
-def _of_wrapped(name: str) -> Any:
-    """Make a member of `WrappedCosts` that is the wrapped cost model's, in a wrapper where it is a cost model again."""
+def of_wrapped(name: str, field: str = "costs") -> Any:
+    """Make a member of a cost model that is the member of this name of another one in a field of it.
 
-    def changed(self: "WrappedCosts", *args: Any) -> Any:
-        return self._around(methodcaller(name, *args)(self.costs))
+    Where that returns a cost model again, it takes the place of the other one.
+    """
 
-    return changed if name in _RETURN_COSTS else property(attrgetter(f"costs.{name}"))
+    def changed(self: Any, *args: Any) -> Any:
+        before = attrgetter(field)(self)
+        after = methodcaller(name, *args)(before)
+        return self if after is before else replace(self, **{field: after})
+
+    return changed if name in _RETURN_COSTS else property(attrgetter(f"{field}.{name}"))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -198,16 +203,12 @@ class WrappedCosts(CostModel):
 
     costs: CostModel
 
-    gpu_types = _of_wrapped("gpu_types")
-    stage = _of_wrapped("stage")
+    gpu_types = of_wrapped("gpu_types")
+    stage = of_wrapped("stage")
     for _name in vars(CostModel):
         if not _name.startswith("_"):
-            vars()[_name] = _of_wrapped(_name)
+            vars()[_name] = of_wrapped(_name)
     del _name
-
-    def _around(self, costs: CostModel) -> Self:
-        """Wrap another cost model in this one's place."""
-        return self if costs is self.costs else replace(self, costs=costs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,11 +307,8 @@ class SpeedCosts(WrappedCosts):
         sizes, of = np.unique(composition[mixed].sum(axis=1), return_inverse=True)
         rows = (sizes[:, None, None] * np.eye(len(kinds), dtype=int)).reshape(-1, len(kinds))
         pure = self.costs.stage_tables(model, workload, alone, rows, batch_split)
-        shape, count, factor = (
-            (len(sizes), len(kinds), -1),
-            composition[mixed, :, None],
-            speed[:, None],
-        )
+        shape, factor = (len(sizes), len(kinds), -1), speed[:, None]
+        count = composition[mixed, :, None]
         rates = pure.throughput.reshape(shape)[of]
         known = np.where(count, rates, 1.0).min(axis=1) > 0
         if batch_split == "even":

@@ -169,7 +169,6 @@ def solve(
     if not isinstance(problem, Problem):
         expected = "expected a Problem, such as load_case('tiny')"
         raise InvalidValue("solve", [("problem", problem, expected)])
-    refuse_unknown("objective", objective, OBJECTIVES)
     if objective == "regret":
         objective, within = "throughput", "band" if within is None else within
     with noted_interrupts(passed_on=False):  # also before and after the method

@@ -54,8 +54,8 @@ class Scenario(Frozen):
     Attributes
     ----------
     what : str
-        What differs: a type of GPU, "all GPUs", "links" or "price of" a type; where ", others faster" follows a type,
-        all other types differ the other way.
+        What differs: a type of GPU, "all GPUs", "links" or "price of" a type; where a type
+        follows "others faster, ", all other types differ the other way.
     factor : float
         As a multiple of what was predicted.
     value : float
@@ -83,9 +83,8 @@ class Scenario(Frozen):
         if self.factor == 1:
             return "as predicted"
         directions = ("lower", "higher") if self.what.startswith(_PRICE) else ("slower", "faster")
-        name, comma, others = self.what.partition(", ")
         off = f"{100 * abs(self.factor - 1):.2g}% {directions[self.factor > 1]}"
-        return f"{name} {off}{comma}{others}"
+        return f"{self.what} {off}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -219,7 +218,7 @@ def sensitivity(
     for speeds in slow_one_by_one(bands)[1:] if len(bands) > 1 else ():
         slow = min(speeds, key=lambda name: speeds[name])
         corner = replace(problem, costs=with_speeds(problem.costs, speeds))
-        scenarios.append(at(f"{slow}, others faster", speeds[slow], corner))
+        scenarios.append(at(f"others faster, {slow}", speeds[slow], corner))
     one_type = is_as_fast_as_one_type(problem) and problem.costs.filling == "synchronous"
     return Sensitivity(
         problem=problem,
@@ -317,6 +316,8 @@ def _asked(
     objective = options.get("objective", "rate" if full else "throughput")
     engine = getattr(answer, "runs_on", "") or options.get("runs_on")
     if objective not in ("throughput", "rate") or engine:
-        expected = "expected 'throughput' or 'rate' of any engine, a training result or a deployment"
+        expected = (
+            "expected 'throughput' or 'rate' of any engine, a training result or a deployment"
+        )
         raise InvalidValue("sensitivity", [("objective", engine or objective, expected)])
     return partial(tokens_per_s, full=full), partial(solve, **{"objective": objective, **options})

@@ -85,7 +85,7 @@ def test_no_placement_keeps_a_larger_share_on_a_grid_of_speeds(seed, split):
     kept = dict(zip(placements, shares, strict=True))
     assert kept[result.placement] == pytest.approx(shares.max(), rel=1e-9)
     nominal = kept[result.details["nominal"].placement]
-    assert 1 - result.objective.nominal / 100 == pytest.approx(nominal, rel=1e-9)
+    assert 1 - result.details["nominal_lost"] == pytest.approx(nominal, rel=1e-9)
 
 
 @pytest.mark.quick(1)
@@ -107,7 +107,7 @@ def test_of_what_is_attained_no_share_is_above_the_bound(seed, filling):
     assert shares.max() <= (1 - goal.bound / 100) * (1 + 1e-6)
     mine = shares[placements.index(result.placement)]
     assert 1 - goal.value / 100 == pytest.approx(mine, rel=1e-6)
-    assert goal.nominal >= goal.value
+    assert result.details["nominal_lost"] >= goal.value / 100
 
 
 @pytest.mark.quick(1)
@@ -123,7 +123,7 @@ def test_a_plan_loses_what_it_loses_against_all_placements_and_turns_where_it_fa
     found = pl.sensitivity(problem, best, within=bands)
 
     def loss(what, factor):
-        name, _, others = what.partition(", ")
+        others, _, name = what.rpartition(", ")
         speed = dict.fromkeys(bands, 1.2 if others else 1.0)
         speed |= {t: factor for t in bands if name in (t, "all GPUs")}
         by = factor if name == "links" else 1.0
@@ -142,7 +142,9 @@ def test_a_plan_loses_what_it_loses_against_all_placements_and_turns_where_it_fa
             assert (loss(what, at) > 0.01) == ((what, far > 1) in turned)
     assert found.covers_all
     other = pl.sensitivity(problem, placements[seed % len(placements)], within=bands)
-    assert not other.turns or other.scenarios[0].loss <= 0.01  # behind from the first: it turns nowhere
+    assert (
+        not other.turns or other.scenarios[0].loss <= 0.01
+    )  # behind from the first: it turns nowhere
     steps = [np.linspace(0.8, 1.2, 9)] * len(bands)
     grid = [dict(zip(bands, speeds, strict=True)) for speeds in product(*steps)]
     table = rates(problem, placements, grid)

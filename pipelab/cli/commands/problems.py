@@ -42,9 +42,7 @@ CaseOfPlan = Annotated[Text, option("Of a plan: its case, if the plan does not n
 RunsOn = Annotated[
     Text, option("The best plan that this engine can start, and what its rules cost; see settings.")
 ]
-Within = Annotated[
-    Text, option("Where the plan turns if speeds are off by this share, such as 0.1, or by band.")
-]
+Within = Annotated[Real, option("Where the plan turns if speeds are off by this share.", min=0)]
 Plan = Annotated[Text, _kept("Write the whole plan, rates included, to this .json file.")]
 Budget = Annotated[Real, option("The most that all GPUs may cost, in $ per hour.")]
 Schedule = Annotated[Text, option("Of training: 1F1B (the default), ZBH1, …, or best.")]
@@ -84,9 +82,8 @@ def solve(
     options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
     options |= {"at_least": at_least, "budget": budget, "runs_on": runs_on}
     options |= {"schedule": schedule, "recompute": recompute}
+    options |= {"within": within if objective == "regret" else None}
     problem = context.obj.problem(case)
-    if objective == "regret":
-        options["within"] = _share(within)
     result = run(problem, method, objective or objective_of(problem), **_given(options))
     if as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
@@ -181,21 +178,15 @@ def _keep(answer: Any, plans: object, output: str | None) -> None:
         save(answer, output)
 
 
-def _share(within: str | None) -> float | str | None:
-    """Return a share that was given as text."""
-    try:
-        return within if within is None else float(within)
-    except ValueError:
-        return within
-
-
-def _print_turns(problem: "Problem", answer: Any, within: str | None, limit: float | None) -> None:
+def _print_turns(
+    problem: "Problem", answer: Any, within: float | None, limit: float | None
+) -> None:
     """Print where a plan turns, if that was asked for."""
     from pipelab.engine.speed_scenarios import sensitivity
 
     if within is not None and answer._goal[0] is not None:
         ends = _given({"time_limit": limit})
-        print(sensitivity(problem, answer, _share(within), **ends).sentence)
+        print(sensitivity(problem, answer, within, **ends).sentence)
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,9 +33,7 @@ from pipelab.problem import Problem
 MOST_CORNERS = 16  # all are scenarios up to this number; of more, those of one slow type
 _Share = Annotated[
     Annotated[Real, Ge(0), Lt(1)],
-    described(
-        "a share of at least 0 and below 1, a mapping of GPU types to such shares, or 'band'"
-    ),
+    described("a share of at least 0 and below 1, a mapping of types to such shares, or 'band'"),
 ]
 
 
@@ -90,27 +88,14 @@ class PercentLost(Objective):
     ----------
     speeds : str
         Those that the proof covers.
-    nominal : float
-        What the best placement for the predicted speeds loses at most.
-    price : float
-        What this placement yields less than that one where the predicted speeds are true.
     """
 
     speeds: str
-    nominal: float
-    price: float
 
     @property
     def scope(self) -> str:
         """The speeds that the proof covers."""
         return f" for {self.speeds}"
-
-    def to_dict(self) -> dict:
-        """Return plain data for JSON, numbers unrounded."""
-        return super().to_dict() | {
-            "nominal_percent_lost": self.nominal,
-            "price_percent": self.price,
-        }
 
 
 def solve_for_least_regret(
@@ -137,8 +122,9 @@ def solve_for_least_regret(
     Returns
     -------
     Result
-        Its objective is a `PercentLost`, and `details["nominal"]` the answer for the predicted speeds, which is
-        returned itself where there is no placement.
+        Its objective is a `PercentLost`. `details` has `nominal`, the answer for the predicted speeds, which is
+        returned itself where there is no placement; `nominal_lost`, the share that this one loses at most; and `price`,
+        the share by which it is better where the predicted speeds are true.
     """
     bands = speed_bands(problem, within, "solve")
     deadline, full = Deadline(options.get("time_limit")), objective == "rate"
@@ -179,8 +165,6 @@ def solve_for_least_regret(
         value=100 * (1 - kept),
         bound=100 * (1 - (kept if proven else most)),
         speeds=f"{cases} within {100 * max(bands.values()):.3g}%",
-        nominal=100 * lost,
-        price=100 * price,
     )
     said, ended = "the best for the predicted speeds", [r.stopped_by for r in (*best, joint)]
     return replace(
@@ -194,7 +178,7 @@ def solve_for_least_regret(
         seconds=deadline.spent,
         reason=f"{said} loses up to {lost:.1%}, and yields {price:.1%} more where they are true",
         stopped_by=None if proven else next(filter(None, ended), None),
-        details={**nominal.details, "nominal": nominal},
+        details={**nominal.details, "nominal": nominal, "nominal_lost": lost, "price": price},
     )
 
 
