@@ -142,6 +142,9 @@ def solve_for_least_regret(
     def values(placement: Placement) -> np.ndarray:
         return np.array([tokens_per_s(one, placement, full) for one in problems])
 
+    def share(placement: Placement) -> float:
+        return min(1.0, float((values(placement) / np.maximum(bounds, known)).min()))
+
     best = [asked(objective, one, len(problems) + 1 - i) for i, one in enumerate(problems)]
     nominal, placements = best[0], [one.placement for one in best if one.placement is not None]
     if nominal.placement is None:
@@ -149,15 +152,20 @@ def solve_for_least_regret(
     known = np.max([values(placement) for placement in placements], axis=0)
     bounds = [np.inf if result.bound is None else result.bound for result in best]
     weights = tuple((known[0] / known).tolist())
-    costs = SpeedCosts(costs=problem.costs, scenarios=speeds, weights=weights)
+    # Memory for more in flight may bring a mode of a greater rate, unless that is what is preferred.
+    base = problem.costs if full else problem.costs.preferring_rate()
+    costs = SpeedCosts(costs=base, scenarios=speeds, weights=weights)
     joint = asked("rate", replace(problem, costs=filled(costs, "synchronous")), 1)
     placements += [] if joint.placement is None else [joint.placement]
-    shares = {one: min(1.0, (values(one) / np.maximum(bounds, known)).min()) for one in placements}
+    shares = {one: share(one) for one in placements}
     placement = max(shares, key=lambda one: (shares[one], values(one)[0]))
-    kept, now = shares[placement], values(placement)[0]
-    most = 1.0 if joint.bound is None else min(1.0, joint.bound / known[0])
+    kept, now = shares[placement], float(values(placement)[0])
+    most = 1.0 if joint.bound is None else min(1.0, float(joint.bound / known[0]))
     proven = most <= kept * (1 + (ONE_ANSWER if full else ATTAINED))
-    lost, price = 1 - shares[nominal.placement], max(0.0, 1 - now / values(nominal.placement)[0])
+    lost, price = (
+        1 - shares[nominal.placement],
+        max(0.0, 1 - now / float(values(nominal.placement)[0])),
+    )
     cases = "all speeds" if for_all else f"{len(problems)} cases of speeds"
     goal = PercentLost(
         name="percent_lost",
