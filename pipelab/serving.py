@@ -35,9 +35,18 @@ Times = Callable[["Work"], tuple[np.ndarray, np.ndarray]]
 
 
 class Work(NamedTuple):
-    """What a lane does at once: tokens of prompts, sequences that get a token, and the mean context of these."""
+    """What a lane does at once.
+
+    Attributes
+    ----------
+    reads, prompts : float
+        Tokens of prompts, and of how many.
+    writes, context : float
+        Sequences that get a token, and what these look back at in the mean.
+    """
 
     reads: float = 0
+    prompts: float = 0
     writes: float = 0
     context: float = 0.0
 
@@ -150,7 +159,7 @@ class Batch(NamedTuple):
         reads = sum(tokens for _, tokens in self.parts)
         contexts = [visit.context for visit, tokens in self.parts if not tokens]
         mean = sum(contexts) / len(contexts) if contexts else 0.0
-        return Work(reads, len(contexts), mean)
+        return Work(reads, len(self.parts) - len(contexts), len(contexts), mean)
 
 
 @dataclass(slots=True, eq=False)
@@ -477,7 +486,6 @@ def stops_of(line: Line, shared: Collection[int]) -> list[int]:
 
 def cut(work: Work, tokens: float) -> list[Work]:
     """Cut a batch into equal parts of so many tokens at most."""
-    parts = (
-        max(1, math.ceil((work.reads + work.writes) / tokens)) if work.reads + work.writes else 1
-    )
-    return [Work(work.reads / parts, work.writes / parts, work.context)] * parts
+    parts = max(1, math.ceil((work.reads + work.writes) / tokens))
+    part = Work(work.reads / parts, work.prompts / parts, work.writes / parts, work.context)
+    return [part] * parts

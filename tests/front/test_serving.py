@@ -100,20 +100,23 @@ class Watched(Simulation):
     """Notes what is read and written, and that room is never exceeded."""
 
     def __init__(self, *given, **more):
-        self.read, self.written, self.most = 0, 0, 0
+        self.read, self.written, self.writers_lost = 0, 0, 0
         super().__init__(*given, **more)
 
     def _form(self, rules, gate):
         parts = super()._form(rules, gate)
         self.read += sum(tokens for _, tokens in parts)
         self.written += sum(not tokens for _, tokens in parts)
-        self.most = max(self.most, len(parts))
         assert gate.held == sum(v.held for v in self.visits if math.isnan(v.ended))
         assert gate.held <= rules.room
         assert len(parts) <= rules.sequences
         writers = sum(not tokens for _, tokens in parts)
         assert sum(tokens for _, tokens in parts) <= max(0, rules.tokens - writers)
         return parts
+
+    def _preempt(self, visit, gate):
+        self.writers_lost += not visit.to_read
+        super()._preempt(visit, gate)
 
 
 def drawn(seed, **rules):
@@ -144,8 +147,8 @@ def test_every_token_is_read_and_written_once_whatever_the_rules(seed):
     assert bool(again) <= rules.grows
     prompts = sum(request.prompt for request in requests)
     assert (run.read == prompts) if not again else (run.read > prompts)
-    # the first token of an answer, and each after a preemption, comes with the end of what is read
-    assert run.written == sum(request.answer - 1 for request in requests) - again
+    # the first token of an answer, and the next after a preemption, comes with the end of what is read
+    assert run.written == sum(request.answer - 1 for request in requests) - run.writers_lost
     for visit in run.visits:
         assert visit.came <= visit.admitted < visit.first <= visit.ended
 

@@ -20,6 +20,7 @@ _NAMES = {
     "prompt": ("prompt", "contexttokens", "request tokens"),
     "answer": ("answer", "generatedtokens", "response tokens"),
 }
+_MOST_SECONDS = 1e12
 _MOST_DRAWN = 4096  # at a time
 
 
@@ -122,7 +123,9 @@ def from_file(path: Path) -> list[Request]:
     for field, names in _NAMES.items():
         column = next((known[name] for name in names if name in known), None)
         if column is None:
-            raise rows[0].error(field, "", f"expected a column of one of the names {listed(names)}")
+            raise rows[0].error(
+                field, "", f"expected a column of this name, or {listed(names[1:])}"
+            )
         columns[field] = column
     requests: list[Request] = []
     first = None
@@ -131,10 +134,11 @@ def from_file(path: Path) -> list[Request]:
         seconds = _time_of_day(row, columns["seconds"]) if ":" in text else text
         at = float(number(row, columns["seconds"]) if seconds is text else seconds)
         first = at if first is None else first
+        if not abs(at) < _MOST_SECONDS:
+            raise row.error(columns["seconds"], text, "expected a finite number of seconds")
         if requests and at - first < requests[-1].seconds:
-            raise row.error(
-                columns["seconds"], text, "expected no time before that of the row above"
-            )
+            expected = "expected no time before that of the row above"
+            raise row.error(columns["seconds"], text, expected)
         tokens = [_tokens(row, columns[field]) for field in ("prompt", "answer")]
         requests.append(Request(at - first, *tokens))
     return requests

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.evaluation import StageReport
-from pipelab.problem import CostModel, Problem, Workload, answered
+from pipelab.problem import CostModel, Phase, Problem, Workload, answered
 from pipelab.serving import Work
 
 _GRID = {*range(17), *(round(2 ** (k / 4)) for k in range(16, 121))}
@@ -45,8 +45,8 @@ class LineTimes:
         self.prompt = load.sequence_length
         middle = load.sequence_length + (load.output_tokens or 0) // 2
         self.points = sorted({*_GRID, self.prompt, middle, load.batch_size})
-        self._at = lru_cache(_MOST_REMEMBERED)(self._interpolated)
-        self._even = lru_cache(_MOST_REMEMBERED)(self._measure)
+        self._together = lru_cache(_MOST_REMEMBERED)(self._sum)
+        self._measured = lru_cache(_MOST_REMEMBERED)(self._measure)
 
     @cached_property
     def kinds(self) -> tuple[list[tuple[CostModel, StageReport]], list[int]]:
@@ -85,10 +85,14 @@ class LineTimes:
 
     def __call__(self, work: Work) -> tuple[np.ndarray, np.ndarray]:
         """Return the seconds of every lane for a batch, and those until it is handed on."""
-        reads, writes = ceil(work.reads), ceil(work.writes)
+        reads, writes, prompts = ceil(work.reads), ceil(work.writes), ceil(work.prompts)
         total = np.zeros((2, 2 * len(self.stages) - 1))
-        for context, share in self._neighbours(work.context if writes else 0):
-            total += share * self._at(reads, writes, context)
+        if writes:
+            for context, share in self._neighbours(work.context):
+                total += share * self._together(reads, writes, context)
+        else:
+            for length, share in self._neighbours(max(1.0, reads / prompts)):
+                total += share * self._measured("prefill", length, prompts, None)
         return total[0], total[1] - total[0]
 
     def _neighbours(self, number: float) -> Iterator[tuple[int, float]]:
@@ -100,26 +104,26 @@ class LineTimes:
         if share:
             yield above, share
 
-    def _interpolated(self, reads: int, writes: int, context: int) -> np.ndarray:
+    def _sum(self, reads: int, writes: int, context: int) -> np.ndarray:
+        """Return the seconds of answers, and of prompts beside them; shape (2, lanes)."""
         total = np.zeros((2, 2 * len(self.stages) - 1))
         for some, part in self._neighbours(writes):
+            total += part * self._measured("decode", max(1, context), some, None)
             for tokens, share in self._neighbours(reads):
-                total += part * share * self._even(tokens, some, context)
+                if tokens:
+                    total += part * share * self._beside(tokens, some)
         return total
 
-    def _measure(self, reads: int, writes: int, context: int) -> np.ndarray:
-        """Ask the cost model for the seconds of every lane, and those until it hands on; shape (2, lanes)."""
-        if not writes:
-            return self._of(Workload(max(1, reads), 1)) if reads else 0 * self._of(Workload(1, 1))
-        alone = self._of(Workload(max(1, context), writes, "decode"))
-        if not reads:
-            return alone
+    def _beside(self, reads: int, writes: int) -> np.ndarray:
+        """Return what a mixed microbatch takes beyond one without prompts, for so many tokens of these."""
         answer = max(1, round(writes * self.prompt / reads))
-        mixed = self._of(Workload(self.prompt, writes, "mixed", output_tokens=answer))
-        without = self._of(Workload(self.prompt + answer // 2, writes, "decode"))
-        return alone + (mixed - without) * (reads * answer / (writes * self.prompt))
+        mixed = self._measured("mixed", self.prompt, writes, answer)
+        without = self._measured("decode", self.prompt + answer // 2, writes, None)
+        return (mixed - without) * (reads * answer / (writes * self.prompt))
 
-    def _of(self, load: Workload) -> np.ndarray:
+    def _measure(self, phase: Phase, length: int, batch: int, answer: int | None) -> np.ndarray:
+        """Ask the cost model for the seconds of every lane, and those until it hands on; shape (2, lanes)."""
+        load = Workload(length, batch, phase, output_tokens=answer)
         problem = replace(self.problem, workload=load)
         kinds, of_stage = self.kinds
         lanes = np.empty((2, 2 * len(self.stages) - 1))

@@ -114,7 +114,7 @@ def without_links(times: LineTimes) -> Times:
 
     def of_stages(work: Work) -> tuple[np.ndarray, np.ndarray]:
         busy, waits = times(work)
-        one = Work(0, 1, work.context) if work.writes else Work(times.prompt)
+        one = Work(writes=1, context=work.context) if work.writes else Work(times.prompt, 1)
         taken, late = times(one)
         return busy[::2], waits[::2] + np.append((taken + late)[1::2], 0.0)
 
@@ -135,7 +135,7 @@ def _ruled(problem: Problem, gpus: Iterable[int], in_flight: int, chunk: float |
         at_once, sequences, tokens = sequences, 1, math.inf
     elif costs.filling == "micro_batches":
         at_once, sequences = 1, in_flight * sequences
-        part_tokens, tokens = tokens, math.inf
+        part_tokens, tokens = load.tokens_passed / problem.parts, math.inf
     return Line(
         lanes=np.array([], dtype=int),
         times=_no_times,

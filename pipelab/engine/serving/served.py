@@ -30,7 +30,7 @@ from pipelab.serving import Request, Simulation, Visit, Work
 PERCENTILES = (50, 90, 95, 99)
 _GROUPS = 20  # of consecutive requests; their means are taken for independent
 _WARM_UP_SHARE = 0.25  # of those that count
-_KEEPS_UP_SHARE = 0.95  # of what comes
+_FALLS_BEHIND_SHARE = 0.05  # of what comes, beyond three standard deviations of a Poisson number
 _TIMES = {"waiting_ms": "until admitted", "ttft_ms": "first token", "tpot_ms": "token to token"}
 
 
@@ -102,7 +102,7 @@ class Served(Frozen):
     def falls_behind(self) -> bool:
         """Whether fewer end than come, so that requests wait longer and longer."""
         came = len(self.requests["came_s"]) - self.rejected
-        return len(self.ended) < _KEEPS_UP_SHARE * came
+        return came - len(self.ended) > _FALLS_BEHIND_SHARE * came + 3 * math.sqrt(came)
 
     def at(self, time: str, percentile: float) -> float:
         """Return a time that so many of a hundred requests do not exceed.
@@ -126,21 +126,27 @@ class Served(Frozen):
         values = self.requests[time]
         return values[~np.isnan(values)]
 
-    def to_frame(self) -> DataFrame:
+    def to_frame(self, *percentiles: float) -> DataFrame:
         """Return the times of requests as a table.
+
+        Parameters
+        ----------
+        *percentiles : float
+            Besides 50, 90, 95 and 99.
 
         Returns
         -------
         pandas.DataFrame
-            A row for waiting, TTFT and TPOT, in ms: `mean`, its `standard_error`, and the percentiles `p50` to `p99`.
+            A row for waiting, TTFT and TPOT, in ms: `mean`, its `standard_error`, and a column for each percentile.
         """
+        columns = sorted({*PERCENTILES, *percentiles})
         rows = []
         for time, words in _TIMES.items():
             known = self._known(time)
             if len(known):
                 row: dict[str, Any] = {"time": time, "until": words, "mean": known.mean()}
                 row["standard_error"] = _standard_error(known)
-                rows.append(row | {f"p{p}": self.at(time, p) for p in PERCENTILES})
+                rows.append(row | {f"p{p:g}": self.at(time, p) for p in columns})
         return data_frame(rows)
 
     def gpus_frame(self) -> DataFrame:
@@ -381,7 +387,7 @@ class _Source:
         given = isinstance(requests, str | Path)
         self.rows = from_file(Path(requests)) if isinstance(requests, str | Path) else None
         if (rate is not None) + (clients is not None) + (given and clients is None) != 1:
-            expected = "expected one of rate=, clients= and a file of requests"
+            expected = "expected either a rate, or clients, or a file of requests"
             raise InvalidValue("serve", [("rate", rate, expected)])
         self.number = (
             len(self.rows) if self.rows else checked_value("serve", "requests", requests, Count)
