@@ -17,11 +17,11 @@ from .engine.scoring import score as score
 from .engine.speed_scenarios import sensitivity as sensitivity
 
 # Find the best placement, and prove it
-from .engine.answers import Result as Result
 from .engine.solving import solve as solve
 from .engine.deployments.deploying import deploy as deploy
 from .engine.deployments.result import Deployment as Deployment
 from .engine.flows.flowing import flow as flow
+from .engine.serving.served import serve as serve
 from .engine.background import solve_in_background as solve_in_background
 from .engine.methods.certificates import certificate as certificate
 from .engine.methods.trade_offs import trade_off as trade_off

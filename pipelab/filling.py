@@ -15,14 +15,18 @@ second a round waits λ · X² / 2. That is the closed form, `merged_rate`. `sim
 assumes none of this; `tests/front/test_filling.py` holds both side by side.
 """
 
-import heapq
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import count, product
 from typing import NamedTuple
 
+import numpy as np
+
 from pipelab.errors import InvalidValue
-from pipelab.fields import Count, Positive, checked_value
+from pipelab.fields import MOST_COUNTED, Count, Positive, checked_value
+from pipelab.serving import Line, Request, Simulation
 
 __all__ = ["DynamicRun", "DynamicStage", "merged_rate", "simulate_dynamic"]
 
@@ -100,79 +104,66 @@ def simulate_dynamic(
     checked_value("simulate_dynamic", "tokens", tokens, Count)
     if not stages:
         raise InvalidValue("simulate_dynamic", [("stages", stages, "expected at least one")])
-    chance, last = random.Random(seed), len(stages) - 1
-    workers = [(s, c) for s, stage in enumerate(stages) for c in range(stage.copies)]
-    waiting: dict[tuple[int, int], list[int]] = {worker: [] for worker in workers}
-    busy = dict.fromkeys(workers, False)
-    copy_of = [[chance.randrange(s.copies) for s in stages] for _ in range(sequences)]
-    reads, entered = [False] * sequences, [0.0] * sequences  # whether its prompt is read now
-    ends = 0.0 if math.isinf(answer_tokens) else 1 / answer_tokens
-    events: list[tuple[float, int, str, tuple[int, int], list[int]]] = []
-    token_times: list[float] = []
-    prompt_times: list[float] = []
-    number, counted_from, now = 0, 0.0, 0.0
-    woken: set[tuple[int, int]] = set()
-
-    def plan(at: float, what: str, worker: tuple[int, int], group: list[int]) -> None:
-        nonlocal number
-        number += 1  # of two events at a time the one that was planned first
-        heapq.heappush(events, (at, number, what, worker, group))
-
-    def arrive(group: Sequence[int], stage: int, at: float, hop: float) -> None:
-        for i in group:  # a message each, one after the other
-            at += hop
-            plan(at, "arrives", (stage, copy_of[i][stage]), [i])
-
-    def start(worker: tuple[int, int]) -> None:
-        if busy[worker] or not waiting[worker]:
-            return
-        stage, group, at = stages[worker[0]], waiting[worker], now
-        waiting[worker], busy[worker] = [], True
-        prompts = [i for i in group if reads[i]]
-        decodes = [i for i in group if not reads[i]]
-        if prompts:
-            at += len(prompts) * stage.prompt_seconds
-            plan(at, "passed", worker, prompts)
-        if decodes:
-            at += stage.decode_seconds(len(decodes))
-            plan(at, "passed", worker, decodes)
-        plan(at, "is free", worker, [])
-
-    one_round = sum(stage.decode_seconds(1) + stage.hop_seconds for stage in stages)
-    for i in range(sequences):
-        arrive([i], 0, chance.random() * one_round, 0.0)
-    while len(token_times) < tokens:
-        now, _, what, worker, group = heapq.heappop(events)
-        if what == "arrives":
-            waiting[worker] += group
-            if worker[0] == 0:
-                entered[group[0]] = now
-        elif what == "is free":
-            busy[worker] = False
-        elif worker[0] < last:
-            stage = stages[worker[0]]
-            hop = stage.prompt_hop_seconds if reads[group[0]] else stage.hop_seconds
-            arrive(group, worker[0] + 1, now, hop)
-        else:
-            for i in group:
-                (prompt_times if reads[i] else token_times).append(now - entered[i])
-                if len(token_times) == tokens // 5:
-                    counted_from = now
-                reads[i] = not reads[i] and chance.random() < ends
-                if reads[i]:
-                    copy_of[i] = [chance.randrange(s.copies) for s in stages]
-            arrive(group, 0, now, stages[last].hop_seconds)
-        woken.add(worker)
-        if not events or events[0][0] > now:  # all that happens now has happened
-            for worker in sorted(woken):
-                start(worker)
-            woken.clear()
-    kept = token_times[tokens // 5 :]
-    return DynamicRun(
-        tokens_per_s=len(kept) / (now - counted_from),
-        token_seconds=math.fsum(kept) / len(kept),
-        prompt_seconds=math.fsum(prompt_times) / len(prompt_times) if prompt_times else math.nan,
+    run = Simulation(
+        ways_of(stages, sequences),
+        answers_of(stages, sequences, answer_tokens, seed),
+        clients=sequences,
+        takes_all=range(sum(stage.copies for stage in stages)),
     )
+    run.run(lambda at: at.tokens >= tokens // 5)
+    begin, before = run.now, (run.tokens, run.token_seconds)
+    run.run(lambda at: at.tokens >= tokens)
+    later = [visit for visit in run.visits[sequences:] if not math.isnan(visit.first)]
+    read = [visit.first - visit.came - stages[-1].prompt_hop_seconds for visit in later]
+    written = run.tokens - before[0]
+    return DynamicRun(
+        tokens_per_s=written / (run.now - begin),
+        token_seconds=(run.token_seconds - before[1]) / written - stages[-1].hop_seconds,
+        prompt_seconds=math.fsum(read) / len(read) if read else math.nan,
+    )
+
+
+def ways_of(stages: Sequence[DynamicStage], sequences: int) -> list[Line]:
+    """Make a line for each way through copies of stages; a copy is a lane."""
+    numbers = count()
+    copies = [[next(numbers) for _ in range(stage.copies)] for stage in stages]
+
+    @cache
+    def seconds_of(reads: float, writes: float) -> tuple[np.ndarray, np.ndarray]:
+        return (
+            np.array(
+                [s.decode_seconds(writes) if writes else reads * s.prompt_seconds for s in stages]
+            ),
+            np.array([s.hop_seconds if writes else s.prompt_hop_seconds for s in stages]),
+        )
+
+    return [
+        Line(
+            lanes=np.array(way),
+            times=lambda work: seconds_of(work.reads, work.writes),
+            at_once=sequences,
+            sequences=1,
+        )
+        for way in product(*copies)
+    ]
+
+
+def answers_of(
+    stages: Sequence[DynamicStage], sequences: int, mean_tokens: float, seed: int
+) -> Iterator[Request]:
+    """Draw answers of geometric lengths, each behind a prompt that counts as one token.
+
+    The first come within a round, and their prompts have been read.
+    """
+    chance = random.Random(seed)
+    one_round = sum(stage.decode_seconds(1) + stage.hop_seconds for stage in stages)
+    goes_on = math.log1p(-1 / mean_tokens) if 1 < mean_tokens < math.inf else -math.inf
+    for number in count():
+        more = math.log(1 - chance.random()) / goes_on
+        tokens = MOST_COUNTED if math.isinf(mean_tokens) else 1 + int(more)
+        begun = number < sequences
+        seconds = chance.random() * one_round if begun else 0.0
+        yield Request(seconds, 1, 1 + tokens, written=int(begun))
 
 
 def merged_rate(

@@ -5,15 +5,15 @@ microbatches of b sequences at a time. Let L be the time of a traversal, I the i
 link, and h the hop that carries sampled tokens from the last stage back to the first. By phase of the pipeline:
 
     decode    TPOT = max(L + h, n·I),   n·b / (O · TPOT) requests/s
-    mixed     the same,                 TTFT = ⌈O / b⌉ · TPOT + L + waiting
-    prefill   min(b / I, n·b / L) requests/s,   TTFT = arrival of the cache + waiting
+    mixed     the same,                 TTFT = ⌈O / b⌉ · TPOT + L
+    prefill   min(b / I, n·b / L) requests/s,   TTFT = arrival of the cache
 
 TPOT is the time between two tokens of a sequence: it passes all stages and returns, and n microbatches take turns. In
 mixed, a pass of b new tokens brings b·P/O tokens of prompts, so that a prompt takes ⌈O/b⌉ passes. In prefill every
 stage sends its part of the KV cache when its pass ends, over its slowest link to any other GPU, since who decodes is
 not known yet; the last part to arrive counts. Rates are those at the mean context of an answer. A limit on TPOT holds
 at its last token as well, as if all sequences were there at once (`Workload.timed_at`). Memory holds prompt and answer
-of all n·b sequences. How long a request waits in a queue is not computed here, but given.
+of all n·b sequences. Requests that come at random wait besides: `pl.serve` simulates that.
 
 A deployment serves as many requests/s as its phase that serves fewest.
 
@@ -51,18 +51,10 @@ KEPT = 1 + 1e-9  # times a limit: the last bits of the arithmetic
 
 
 class Limits(NamedTuple):
-    """What a request is promised, and how long it waits before its first pass.
-
-    Attributes
-    ----------
-    ttft_ms, tpot_ms : float
-        Limits on the time to the first token, waiting included, and on that from token to token.
-    waiting_ms : float
-    """
+    """What a request is promised where nobody waits: times to the first token, and from token to token."""
 
     ttft_ms: float = math.inf
     tpot_ms: float = math.inf
-    waiting_ms: float = 0.0
 
 
 class Service(NamedTuple):
@@ -75,7 +67,7 @@ class Service(NamedTuple):
     tpot_s, last_tpot_s : float
         At the mean context of an answer, and at its last token; 0 in prefill.
     ttft_s : float
-        Without waiting; 0 in decode.
+        0 in decode.
     full : bool
         More in flight would serve no more.
     """
@@ -100,22 +92,7 @@ class Service(NamedTuple):
         bool
         """
         tpot_ms = 1000 * max(self.tpot_s, self.last_tpot_s)
-        return tpot_ms <= limits.tpot_ms * KEPT and self.ttft_ms(limits) <= limits.ttft_ms * KEPT
-
-    def ttft_ms(self, limits: Limits) -> float:
-        """Add the time that a request waits to that to its first token.
-
-        Parameters
-        ----------
-        limits : Limits
-            Its `waiting_ms` counts.
-
-        Returns
-        -------
-        float
-            0 in decode.
-        """
-        return 1000 * self.ttft_s + limits.waiting_ms if self.ttft_s else 0.0
+        return tpot_ms <= limits.tpot_ms * KEPT and 1000 * self.ttft_s <= limits.ttft_ms * KEPT
 
 
 def for_phase(problem: Problem, phase: Phase, batch: int | None = None) -> Problem:

@@ -115,11 +115,15 @@ class EngineMemory:
         """Return the tokens of a chunk; where prompts pass whole, those of the batch."""
         if not self.chunks:
             return chunk or demand.load.batch_size * demand.new_tokens
+        return self.chunk_tokens(memory)
+
+    def chunk_tokens(self, memory: np.ndarray) -> np.ndarray:
+        """Return the tokens of a chunk on GPUs of so much memory, in bytes; `chunks` is not empty."""
         *steps, last = (step.split(":") for step in self.chunks.split())
-        chunk_tokens = np.full(memory.shape, float(last[0]))
-        for below, tokens in reversed(steps):
-            chunk_tokens[memory < float(below) * GIB] = float(tokens)
-        return chunk_tokens
+        tokens = np.full(memory.shape, float(last[0]))
+        for below, of_smaller in reversed(steps):
+            tokens[memory < float(below) * GIB] = float(of_smaller)
+        return tokens
 
 
 def known_memory() -> dict[str, EngineMemory]:

@@ -46,6 +46,10 @@ class EngineRules:
         How it fills a pipeline (docs/fillings.md); empty if a schedule says so.
     filling_number : int or "told"
         As `CostModel.filling_number`; "told" if its script says how many it keeps in flight.
+    preempts : bool
+        Whether a sequence loses its keys and values where there is no room for another's next token.
+    whole_batches : bool
+        Whether nobody joins a batch until all its answers are complete.
     batches : str
         How it makes up the batches of several stages, where these are not the plan's microbatches.
     why : str
@@ -70,6 +74,8 @@ class EngineRules:
     schedules: str = ""
     filling: Literal["synchronous", "by_stages", "dynamic", "micro_batches", "one", ""] = ""
     filling_number: Literal["told"] | Natural = 0
+    preempts: bool = False
+    whole_batches: bool = False
     batches: str = ""
     why: str = ""
 

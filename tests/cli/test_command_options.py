@@ -102,7 +102,7 @@ def _node_mixes():
 
 def _served():
     problem = _problem(load=pl.Workload(512, 4, "decode", output_tokens=50))
-    limits = {"tpot_ms": 80, "ttft_ms": 9000, "waiting_ms": 100}
+    limits = {"tpot_ms": 80, "ttft_ms": 9000}
     return pl.deploy(problem, batches=[4], pools=True, requests_per_s=0.5, **limits)
 
 
@@ -139,8 +139,7 @@ SAME = {
     ),
     "deploy, a load": ((*OWN, "--at-least", 500), lambda: pl.deploy(_problem(), 500.0)),
     "deploy, requests": (
-        (*OWN, "--output-tokens", 50, "--batches", 4, "--pools", "--requests", 0.5, "--tpot-ms", 80, "--ttft-ms", 9000,
-         "--waiting-ms", 100),
+        (*OWN, "--output-tokens", 50, "--batches", 4, "--pools", "--requests", 0.5, "--tpot-ms", 80, "--ttft-ms", 9000),
         _served,
     ),
 }  # fmt: skip

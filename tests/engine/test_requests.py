@@ -157,9 +157,8 @@ class Truth:
         """The most requests/s within the limits of a pipeline of each phase and set of GPUs."""
         kept = {}
         for phase, used, own, tpot, ttft in every:
-            waited = 1000 * ttft + limits.waiting_ms if ttft else 0.0
             slack = 1 + 1e-9
-            if 1000 * tpot <= limits.tpot_ms * slack and waited <= limits.ttft_ms * slack:
+            if 1000 * tpot <= limits.tpot_ms * slack and 1000 * ttft <= limits.ttft_ms * slack:
                 kept[phase, used] = max(own, kept.get((phase, used), 0.0))
         return kept
 
@@ -259,8 +258,6 @@ def asked(seed, most=60):
         if times and rng.random() < 0.8:
             at = times[int(rng.integers(0, len(times)))]
             limits[name] = 1000 * at * float(rng.choice([1.0, 1.05, 0.999]))
-    if "ttft_ms" in limits and rng.random() < 0.3:
-        limits["waiting_ms"] = float(rng.uniform(0, 0.3)) * limits["ttft_ms"]
     return problem, batches, pools, limits, truth, every
 
 

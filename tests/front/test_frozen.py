@@ -26,6 +26,7 @@ import pytest
 
 import pipelab
 import pipelab as pl
+from pipelab.engine.answers import Result
 
 BENCH = Path(__file__).parents[1] / "data" / "measured" / "llama_bench.json"
 MODULES = (pl, pl.hardware, pl.writeup)
@@ -257,7 +258,7 @@ def test_copies_can_be_solved_evaluated_and_drawn():
             if isinstance(one, pl.Problem) and one.workload.phase != "training":
                 best = pl.solve(one)
                 assert pl.evaluate(one, best.placement) == pl.evaluate(given, best.placement)
-            if isinstance(one, pl.Result | pl.Deployment) and one.any_engine is not None:
+            if isinstance(one, Result | pl.Deployment) and one.any_engine is not None:
                 assert one.cost_of_rules().share == given.cost_of_rules().share
 
 

@@ -14,7 +14,7 @@ from pipelab.display import DataFrame
 from pipelab.engine.methods import MethodName, ObjectiveName
 from pipelab.errors import InvalidValue, nearest
 from pipelab.files.bundled_folders import data_dir
-from pipelab.files.csv_rows import read_rows
+from pipelab.files.csv_rows import NUMBER, read_rows
 from pipelab.files.reading_and_writing import write_to
 
 if TYPE_CHECKING:
@@ -107,9 +107,6 @@ def deploy(
     ] = None,
     ttft_ms: Annotated[Real, option("The longest time to the first token, in ms.")] = None,
     tpot_ms: Annotated[Real, option("The longest time per output token, in ms.")] = None,
-    waiting_ms: Annotated[
-        Real, option("What a request waits before it begins, in ms, within --ttft-ms.")
-    ] = None,
     pools: Annotated[
         bool, option("Some GPUs read prompts, the others write answers.", "--pools")
     ] = False,
@@ -131,7 +128,7 @@ def deploy(
 
     options: dict[str, Any] = {"at_least": at_least, "time_limit": time_limit, "gap": gap}
     options |= {"requests_per_s": requests, "ttft_ms": ttft_ms, "tpot_ms": tpot_ms}
-    options |= {"waiting_ms": waiting_ms, "pools": pools or None, "runs_on": runs_on}
+    options |= {"pools": pools or None, "runs_on": runs_on}
     if batches is not None:
         options["batches"] = [_whole("deploy", "--batches", size) for size in batches.split(",")]
     problem = context.obj.problem(case)
@@ -228,6 +225,55 @@ def evaluate(
         print_evaluation(problem, placement, capacity(problem, placement))
     if output is not None:
         save_placement(problem, placement, output)
+
+
+def serve(
+    context: typer.Context,
+    plan: Annotated[str, typer.Argument(help="A plan: .json, as of solve --output.")],
+    rate: Annotated[Real, option("Requests per second, which come at random.")] = None,
+    clients: Annotated[
+        Whole, option("In place of a rate: clients that wait for each answer.", "--clients")
+    ] = None,
+    trace: Annotated[
+        Text, option("In place of a rate: a CSV file of times, tokens of prompts and of answers.")
+    ] = None,
+    requests: Annotated[Whole, option("How many are simulated (10000).")] = None,
+    prompt: Annotated[
+        Text, option("Tokens: a number, or uniform:1024:3072, exponential:2048, lognormal:2048:1.")
+    ] = None,
+    answer: Annotated[Text, option("Tokens of an answer, likewise.")] = None,
+    chunk: Annotated[
+        Whole, option("Tokens in one batch at most, those of prompts included.")
+    ] = None,
+    seed: Annotated[Whole, option("Of times and lengths.", min=0)] = None,
+    percentile: Annotated[
+        Real, option("To be shown besides, such as 99.9.", min=0, max=100)
+    ] = None,
+    case: CaseOfPlan = None,
+    as_json: Json = False,
+    output: Table = None,
+) -> None:
+    """Send requests through a plan: the times that they wait, in the mean and at the 99th percentile.
+
+    Such as: pipelab serve plan.json --rate 2 --answer exponential:200
+    """
+    from pipelab.engine.serving.served import serve as run
+
+    problem, placement = _read(plan, context.obj, case)
+    options: dict[str, Any] = {"rate": rate, "clients": clients, "chunk": chunk, "seed": seed}
+    options |= {"prompt": _lengths(prompt), "answer": _lengths(answer)}
+    served = run(problem, placement, trace or requests or 10_000, **_given(options))
+    if not as_json:
+        print(served.sentence)
+    _show(served.to_frame(*_given({"p": percentile}).values()), as_json, output, "serve")
+
+
+def _lengths(text: str | None) -> Any:
+    """Read a number of tokens, or the name of a distribution and its numbers."""
+    parts = [part.strip() for part in (text or "").split(":")]
+    if text is None or len(parts) == 1:
+        return text and _whole("serve", "tokens", text)
+    return (parts[0], *(float(part) if NUMBER.fullmatch(part) else part for part in parts[1:]))
 
 
 def settings(
@@ -445,4 +491,4 @@ def _show(frame: DataFrame, as_json: bool, output: str | None, command: str) -> 
         write_to(command, output, frame.to_csv(index=False))
 
 
-COMMANDS = (solve, deploy, trade_off, evaluate, settings, compare, sweep, node, count)
+COMMANDS = (solve, deploy, trade_off, evaluate, serve, settings, compare, sweep, node, count)

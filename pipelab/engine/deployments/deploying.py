@@ -77,7 +77,6 @@ Batches = Annotated[
 Milliseconds = Annotated[
     Annotated[fields.Real, Gt(0)] | None, fields.described("milliseconds, above 0, or None")
 ]
-Waiting = Annotated[fields.NotNegative, fields.described("milliseconds, at least 0")]
 
 
 @fields.checked_arguments
@@ -91,7 +90,6 @@ def deploy(
     ] = None,
     ttft_ms: Milliseconds = None,
     tpot_ms: Milliseconds = None,
-    waiting_ms: Waiting = 0.0,
     pools: fields.Flag = False,
     single: fields.Flag = False,
     time_limit: arguments.TimeLimit = None,
@@ -123,8 +121,6 @@ def deploy(
     ttft_ms, tpot_ms : float, optional
         Limits on the time to the first token and on that from one token to the next, in ms
         (`pipelab.requests`). TPOT is limited at the last token of an answer too. `math.inf` is no limit.
-    waiting_ms : float
-        How long a request waits before its first pass, counted in the time to the first token.
     pools : bool
         True: each pipeline is for prompts or for answers, and requests/s are those of the pool that
         serves fewer. False: each does both (a workload of phase "mixed"), or its one phase.
@@ -162,8 +158,8 @@ def deploy(
 
     Notes
     -----
-    Pipelines are independent: requests are shared out so that all are busy. Where requests wait in
-    queues, `waiting_ms` has to allow for it.
+    Pipelines are independent: requests are shared out so that all are busy. Limits hold where no
+    request waits; `pl.serve` says what they are at the 99th percentile of requests that come at random.
 
     Examples
     --------
@@ -178,8 +174,8 @@ def deploy(
     """
     refuse_training(problem, "deploy")
     limits = None
-    if pools or waiting_ms or any(x is not None for x in (requests_per_s, ttft_ms, tpot_ms)):
-        limits = Limits(ttft_ms or math.inf, tpot_ms or math.inf, waiting_ms)
+    if pools or any(x is not None for x in (requests_per_s, ttft_ms, tpot_ms)):
+        limits = Limits(ttft_ms or math.inf, tpot_ms or math.inf)
         _refuse_requests(problem, at_least, pools)
     if single and (at_least or requests_per_s or pools):
         expected = "expected False beside a load or pools, which may take several pipelines"

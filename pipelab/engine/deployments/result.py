@@ -198,7 +198,7 @@ class Deployment(PlanAnswer, DeploymentPlan):
         if limits is None or not served:
             return None
         tpot_ms = 1000 * max(max(s.tpot_s, s.last_tpot_s) for s in served)
-        return Limits(max(s.ttft_ms(limits) for s in served), tpot_ms, limits.waiting_ms)
+        return Limits(1000 * max(s.ttft_s for s in served), tpot_ms)
 
     @property
     def _promise(self) -> str:
@@ -229,7 +229,7 @@ class Deployment(PlanAnswer, DeploymentPlan):
             `pipelines` (how many), `gpus` (types of one of them), `stages`, `batch_size`,
             `in_flight`, `throughput_tokens_per_s` (of one), `layers` (of each stage). Where requests are
             served also `phase`, and of one pipeline `requests_per_s`, `tpot_ms` at the mean context and
-            `last_tpot_ms` at the last token, and `ttft_ms` with waiting; 0 where a phase has none.
+            `last_tpot_ms` at the last token, and `ttft_ms`; 0 where a phase has none.
         """
         gpus = self.problem.cluster.gpus
         rows = [
@@ -257,7 +257,7 @@ class Deployment(PlanAnswer, DeploymentPlan):
             "requests_per_s": served.requests_per_s,
             "tpot_ms": 1000 * served.tpot_s,
             "last_tpot_ms": 1000 * served.last_tpot_s,
-            "ttft_ms": served.ttft_ms(limits),
+            "ttft_ms": 1000 * served.ttft_s,
         }
 
     def one_more(self, *, time_limit: float | None = None, stop: Stop = None) -> DataFrame:

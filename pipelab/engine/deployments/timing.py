@@ -96,10 +96,7 @@ def timed(
         Makes such a table of another problem, with memory for the same numbers.
     """
     load = problem.workload
-    ttft, tpot = (
-        requests.KEPT * _TIME_MARGIN_RATIO * ms / 1000
-        for ms in (limits.ttft_ms - limits.waiting_ms, limits.tpot_ms)
-    )
+    ttft, tpot = (requests.KEPT * _TIME_MARGIN_RATIO * ms / 1000 for ms in limits)
     after, back = np.zeros_like(table.seconds), np.zeros_like(table.hop)
     late, last_rate, passes = table.seconds, table.rate, 0
     if load.phase == "prefill":
@@ -219,7 +216,7 @@ def _most(here: requests.Times, limits: requests.Limits) -> int:
     if here.last_interval:
         most = min(most, limits.tpot_ms / 1000 / slowest)
     if here.passes:
-        first = (limits.ttft_ms - limits.waiting_ms) / 1000 - here.first
+        first = limits.ttft_ms / 1000 - here.first
         most = min(most, first / here.passes / here.interval)
     return max(0, math.floor(most * requests.KEPT))
 

@@ -54,7 +54,7 @@ def _nearest(problem: Problem, limits: Limits, deadline: Deadline) -> tuple[floa
     if placement is None:
         return None
     served = times(problem, placement, 1).service(problem, 1)
-    tpot, ttft = 1000 * max(served.tpot_s, served.last_tpot_s), served.ttft_ms(limits)
+    tpot, ttft = 1000 * max(served.tpot_s, served.last_tpot_s), 1000 * served.ttft_s
     over = {"TPOT": tpot / limits.tpot_ms, "TTFT": ttft / limits.ttft_ms}
     what = max(over, key=over.__getitem__)
     ms, limit = (tpot, limits.tpot_ms) if what == "TPOT" else (ttft, limits.ttft_ms)
@@ -82,8 +82,6 @@ def _nearest(problem: Problem, limits: Limits, deadline: Deadline) -> tuple[floa
         if passes > 1:
             said = f"a prompt takes {passes} passes, and {said}"
             remedy += ", larger batches, or pools=True"
-    if what == "TTFT" and limits.waiting_ms:
-        said += f", and {limits.waiting_ms:.4g} ms are waiting"
     text = (
         f"the pipeline of the shortest traversal has a {what} of {ms:.4g} ms (batch "
         f"{load.batch_size}, {load.phase}), above the limit of {limit:.4g}: {said}; what helps: "

@@ -11,7 +11,7 @@ from pipelab.engine.answers import Result
 from pipelab.engine.arguments import refuse_training
 from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import deadline_of
-from pipelab.engine.deployments.deploying import Batches, Milliseconds, Waiting
+from pipelab.engine.deployments.deploying import Batches, Milliseconds
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.trade_off import deployments_against, requests_against
 from pipelab.engine.in_flight import Budget, InFlightSearch
@@ -103,7 +103,6 @@ def trade_off(
     batches: Batches = None,
     ttft_ms: Milliseconds = None,
     tpot_ms: Milliseconds = None,
-    waiting_ms: Waiting = 0.0,
     pools: Flag = False,
     time_limit: arguments.TimeLimit = None,
     stop: arguments.Stop = None,
@@ -124,7 +123,7 @@ def trade_off(
         Dollars need `GPU.usd_per_hour` for every GPU, seconds `link_units="tokens"`.
     deployments : bool
         True: the points are deployments (`pl.deploy`), against GPUs or dollars per hour.
-    batches, ttft_ms, tpot_ms, waiting_ms, pools : as of `deploy`
+    batches, ttft_ms, tpot_ms, pools : as of `deploy`
         Of deployments that serve requests (`pl.deploy`): requests/s against dollars per hour within the
         limits, or against TPOT. `math.inf` is no limit, and counts requests.
     time_limit : float, optional
@@ -167,7 +166,7 @@ def trade_off(
     """
     refuse_unknown("curve against", against, (*_AGAINST, *_LEAST, _TPOT))
     refuse_training(problem, "trade_off")
-    asked = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "waiting_ms": waiting_ms, "pools": pools}
+    asked = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "pools": pools}
     requests = against == _TPOT or any(asked.values())
     if requests and (not deployments or against not in ("usd_per_hour", _TPOT)):
         expected = "expected deployments=True and against='usd_per_hour' or 'tpot_ms', for requests"

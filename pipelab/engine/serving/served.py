@@ -1,0 +1,410 @@
+"""`serve`: requests through a plan, and what `Served` says of them."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from pipelab.display import NO_FORMULAS, DataFrame, counted, data_frame, number, table
+from pipelab.engine import arguments
+from pipelab.engine.serving.arrivals import Lengths, drawn, from_file, lengths
+from pipelab.engine.serving.lines import Lines, lines_of
+from pipelab.errors import InvalidValue
+from pipelab.fields import (
+    Count,
+    Frozen,
+    Natural,
+    Positive,
+    checked_arguments,
+    checked_value,
+    derived,
+    described,
+)
+from pipelab.problem import Problem
+from pipelab.requests import Limits
+from pipelab.serving import Request, Simulation, Visit, Work
+
+PERCENTILES = (50, 90, 95, 99)
+_GROUPS = 20  # of consecutive requests; their means are taken for independent
+_WARM_UP_SHARE = 0.25  # of those that count
+_FALLS_BEHIND_SHARE = 0.05  # of what comes, beyond three standard deviations of a Poisson number
+_TIMES = {"waiting_ms": "until admitted", "ttft_ms": "first token", "tpot_ms": "token to token"}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Served(Frozen):
+    """Requests that went through a plan; made by `pl.serve`.
+
+    Attributes
+    ----------
+    problem : Problem
+    arrivals : str
+        Who came, in words.
+    lines : Lines
+        Pipelines, or ways of a flow, with the rules by which batches enter.
+    requests : mapping of str to array
+        One number for each request that counts, in the order of arrival: `came_s`, `prompt`, `answer`, `line`,
+        `waiting_ms`, `ttft_ms` (with waiting), `tpot_ms` (of its answer, from the first token on), `ended_s`,
+        `preempted` (how often). Not a number where a request was rejected or an answer has one token.
+    warm_up : int
+        Requests that came before, and are left out.
+    seconds : float
+        From the first arrival that counts to the last.
+    ended : array of float
+        Times at which requests ended meanwhile, in seconds from its beginning.
+    tokens : array of int
+        Of the answers of these.
+    busy : array of float
+        Share of the time that each lane worked.
+    limits : Limits or None
+        For which the plan was made.
+    follow : function of int
+        Simulates once more, and returns lane, beginning, end and work of all that the request of this number was in.
+    """
+
+    problem: Problem
+    arrivals: str
+    lines: Lines
+    requests: Mapping[str, np.ndarray]
+    warm_up: int
+    seconds: float
+    ended: np.ndarray
+    tokens: np.ndarray
+    busy: np.ndarray
+    limits: Limits | None
+    follow: Callable[[int], list[tuple[int, float, float, Work]]]
+
+    @derived
+    def requests_per_s(self) -> float:
+        """Requests that ended per second."""
+        return len(self.ended) / self.seconds
+
+    @derived
+    def requests_error(self) -> float:
+        """Standard error of `requests_per_s`, from twenty parts of the time."""
+        counts, _ = np.histogram(self.ended, _GROUPS, (0, self.seconds))
+        return float(counts.std(ddof=1) * math.sqrt(_GROUPS) / self.seconds)
+
+    @derived
+    def tokens_per_s(self) -> float:
+        """Tokens of answers that ended, per second."""
+        return float(self.tokens.sum()) / self.seconds
+
+    @property
+    def rejected(self) -> int:
+        """Requests that are larger than memory."""
+        return int(np.isnan(self.requests["ended_s"]).sum())
+
+    @property
+    def falls_behind(self) -> bool:
+        """Whether fewer end than come, so that requests wait longer and longer."""
+        came = len(self.requests["came_s"]) - self.rejected
+        return came - len(self.ended) > _FALLS_BEHIND_SHARE * came + 3 * math.sqrt(came)
+
+    def at(self, time: str, percentile: float) -> float:
+        """Return a time that so many of a hundred requests do not exceed.
+
+        Parameters
+        ----------
+        time : {"waiting_ms", "ttft_ms", "tpot_ms"}
+            A column of `requests`.
+        percentile : float
+            From 0 to 100.
+
+        Returns
+        -------
+        float
+            In ms; not a number if no request has such a time.
+        """
+        known = self._known(time)
+        return float(np.percentile(known, percentile)) if len(known) else math.nan
+
+    def _known(self, time: str) -> np.ndarray:
+        values = self.requests[time]
+        return values[~np.isnan(values)]
+
+    def to_frame(self, *percentiles: float) -> DataFrame:
+        """Return the times of requests as a table.
+
+        Parameters
+        ----------
+        *percentiles : float
+            Besides 50, 90, 95 and 99.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for waiting, TTFT and TPOT, in ms: `mean`, its `standard_error`, and a column for each percentile.
+        """
+        columns = sorted({*PERCENTILES, *percentiles})
+        rows = []
+        for time, words in _TIMES.items():
+            known = self._known(time)
+            if len(known):
+                row: dict[str, Any] = {"time": time, "until": words, "mean": known.mean()}
+                row["standard_error"] = _standard_error(known)
+                rows.append(row | {f"p{p:g}": self.at(time, p) for p in columns})
+        return data_frame(rows)
+
+    def gpus_frame(self) -> DataFrame:
+        """Return how long stages and links worked as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each lane: `line` (the first that it is in), `lane`, `gpus`, and `busy`, a share of the time.
+        """
+        rows = [
+            {
+                "line": lane.line + 1,
+                "lane": lane.name,
+                "gpus": ", ".join(map(str, lane.gpus)),
+                "busy": share,
+            }
+            for lane, share in zip(self.lines.lanes, self.busy.tolist(), strict=True)
+        ]
+        return data_frame(rows)
+
+    @property
+    def queue(self) -> float:
+        """Requests that wait to be admitted, in the mean: by Little's law."""
+        return float(self._known("waiting_ms").sum()) / 1000 / self.seconds
+
+    @property
+    def sentence(self) -> str:
+        """What came of it, in a few sentences."""
+        ttft, tpot = self.at("ttft_ms", 99), self.at("tpot_ms", 99)
+        times = f"TTFT {self._known('ttft_ms').mean():.4g} ms in the mean, {ttft:.4g} at the 99th percentile"
+        if not math.isnan(tpot):
+            times += f"; TPOT {self._known('tpot_ms').mean():.4g} and {tpot:.4g} ms"
+        rate = f"{number(self.requests_per_s)} ± {self.requests_error:.2g} requests/s"
+        text = f"{self.arrivals}: {rate}, {number(self.tokens_per_s)} tokens/s; {times}."
+        preempted = int((self.requests["preempted"] > 0).sum())
+        if self.falls_behind:
+            text += (
+                " More come than end: the queue grows, and times depend on how long one watches."
+            )
+        if preempted:
+            text += f" {counted(preempted, 'request')} lost the cache to others, and read again."
+        if self.rejected:
+            text += f" {counted(self.rejected, 'request')} need more memory than there is."
+        return text + self._broken
+
+    @property
+    def _broken(self) -> str:
+        """Say by how much limits are broken."""
+        text = ""
+        for time, limit in zip(("ttft_ms", "tpot_ms"), self.limits or (), strict=False):
+            late = self.at(time, 99)
+            if late > limit:
+                name = time[:4].upper()
+                text += f" {name} at the 99th percentile is {late / limit - 1:.1%} above the limit of {limit:.4g} ms."
+        return text
+
+    def _repr_html_(self) -> str:
+        return f"<p{NO_FORMULAS}>{self.sentence}</p>{table(self.to_frame())}"
+
+
+def _standard_error(values: np.ndarray) -> float:
+    """Of the mean of numbers in order, of which neighbours depend on one another."""
+    if len(values) < 2 * _GROUPS:
+        return math.nan
+    means = [group.mean() for group in np.array_split(values, _GROUPS)]
+    return float(np.std(means, ddof=1) / math.sqrt(_GROUPS))
+
+
+@checked_arguments
+def serve(
+    problem: arguments.AskedProblem,
+    plan: Any,
+    requests: int | str | Path = 10_000,
+    *,
+    rate: Annotated[Positive | None, described("a number above 0, or None")] = None,
+    clients: Annotated[Count | None, described("a whole number of at least 1, or None")] = None,
+    prompt: Any = None,
+    answer: Any = None,
+    chunk: Annotated[Count | None, described("a whole number of at least 1, or None")] = None,
+    seed: Natural = 0,
+) -> Served:
+    """Send requests through a plan, and follow them event by event.
+
+    `solve` and `deploy` prove what a plan yields in the mean, where nobody waits. Here requests come at random and
+    differ, and the engine forms batches by its filling (`docs/fillings.md`, `pipelab.serving`).
+
+    Parameters
+    ----------
+    problem : Problem
+        Its cost model says how long batches take, and how the engine fills pipelines.
+    plan : Placement, Result, Deployment or Flow
+        Requests are sent to its pipelines or ways in proportion to their rates. Of pools, one reads and the other
+        writes.
+    requests : int or path
+        How many are simulated, of which a fifth is not counted; or a CSV file with a column of times, of tokens of
+        prompts and of answers: `seconds`, `prompt`, `answer`, or as in Azure's and BurstGPT's traces.
+    rate : float, optional
+        Requests/s, which come at random (Poisson).
+    clients : int, optional
+        In the place of a rate: so many send a request each time that their last one has ended.
+    prompt, answer : int or tuple, optional
+        Tokens: a number, ("uniform", least, most), ("exponential", mean), or ("lognormal", mean, standard deviation
+        over mean). By default the workload's.
+    chunk : int, optional
+        Tokens in one batch at most, of which those of prompts are what answers leave. By default the engine's
+        (`CostModel.chunk_tokens`); with the filling "synchronous" as many as the workload has in a microbatch.
+    seed : int
+        Of times and lengths.
+
+    Returns
+    -------
+    Served
+        One simulation, with its standard errors.
+
+    Raises
+    ------
+    InvalidPlacement
+        The plan does not fit.
+    InvalidValue
+        Not exactly one of a rate, clients and a file is given; or the plan's answers have no length.
+    InvalidData
+        The file is not valid, at this row and column.
+
+    Notes
+    -----
+    In a batch of prompts and answers the prompts take what a mixed microbatch takes beyond one without prompts; a
+    part of a prompt looks back at half of the workload's prompt (`pipelab.engine.serving.line_times`). Memory counts
+    tokens. A request waits until there is room for its whole answer; with vLLM and SGLang (`runs_on`) for its prompt,
+    and the one that came last loses its cache where there is none left.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> gpus, load = pl.Cluster.from_counts({"fast": 1}, 8.0, 1.0), pl.Workload(1000, 1)
+    >>> problem = pl.Problem(gpus, pl.Model("m", 4, 8, 8, 1.0), load, pl.LayerTimes({"fast": 250}))
+    >>> served = pl.serve(problem, pl.solve(problem), rate=0.5)  # a queue with one server (M/D/1)
+    >>> mean = served.requests["waiting_ms"].mean()
+    >>> round(float(mean), -2)
+    500.0
+    """
+    lines, load = lines_of(problem, plan, chunk), problem.workload
+    writes = load.phase != "prefill" or any(line.hands_on for line in lines.lines)
+    asked = {"prompt": (prompt, load.sequence_length), "answer": (answer, load.output_tokens)}
+    if not writes:
+        asked["answer"] = (answer, 1)
+    if asked["answer"] == (None, None):
+        expected = "expected tokens, or a workload with output_tokens"
+        raise InvalidValue("serve", [("answer", None, expected)])
+    tokens = {
+        name: lengths(name, default if value is None else value)
+        for name, (value, default) in asked.items()
+    }
+    source = _Source(requests, rate, clients, tokens, seed)
+
+    def simulation(follow: int | None = None) -> Simulation:
+        return Simulation(lines.lines, source.draw(), lines.takes_all, clients, follow)
+
+    number, warm_up = source.number, 0
+    if source.rows is None:
+        warm_up = max(math.ceil(_WARM_UP_SHARE * number), 3 * (clients or 0))
+        number += warm_up
+    run = simulation()
+    run.run(lambda at: len(at.visits) > warm_up)
+    begin, busy = run.now, run.busy.copy()
+    run.run(_first_ended(number))
+    visits = run.visits[warm_up:number]
+    seconds = max(visits[-1].came - begin, 0.0) or run.now - begin
+    over = [v for v in run.visits if begin <= v.ended <= begin + seconds and not v.rejected]
+    over.sort(key=lambda visit: visit.ended)
+
+    def follow(request: int) -> list[tuple[int, float, float, Work]]:
+        again = simulation(follow=warm_up + request)
+        again.run(_first_ended(warm_up + request + 1))
+        return again.way
+
+    return Served(
+        problem=problem,
+        arrivals=str(source),
+        lines=lines,
+        requests=_columns(visits),
+        warm_up=warm_up,
+        seconds=seconds,
+        ended=np.array([visit.ended - begin for visit in over]),
+        tokens=np.array([visit.request.answer for visit in over], dtype=int),
+        busy=(run.busy - busy) / max(run.now - begin, 1e-300),
+        limits=getattr(plan, "limits", None),
+        follow=follow,
+    )
+
+
+def _first_ended(number: int) -> Callable[[Simulation], bool]:
+    """Return a function that tells whether the first requests, so many, have ended."""
+    seen = 0
+
+    def ended(run: Simulation) -> bool:
+        nonlocal seen
+        while seen < min(number, len(run.visits)) and not math.isnan(run.visits[seen].ended):
+            seen += 1
+        return seen == number
+
+    return ended
+
+
+def _columns(visits: list[Visit]) -> dict[str, np.ndarray]:
+    """Return the columns of `Served.requests`."""
+    came, admitted, first, ended = (
+        np.array([getattr(visit, name) for visit in visits])
+        for name in ("came", "admitted", "first", "ended")
+    )
+    answer = np.array([visit.request.answer for visit in visits])
+    more = np.where(answer > 1, answer - 1.0, math.nan)
+    rejected = np.array([visit.rejected for visit in visits])
+    return {
+        "came_s": came,
+        "prompt": np.array([visit.request.prompt for visit in visits]),
+        "answer": answer,
+        "line": np.array([visit.line + 1 for visit in visits]),
+        "waiting_ms": 1000 * (admitted - came),
+        "ttft_ms": 1000 * (first - came),
+        "tpot_ms": 1000 * (ended - first) / more,
+        "ended_s": np.where(rejected, math.nan, ended),
+        "preempted": np.array([visit.preempted for visit in visits]),
+    }
+
+
+class _Source:
+    """Where requests come from: a rate, clients or a file."""
+
+    def __init__(
+        self,
+        requests: int | str | Path,
+        rate: float | None,
+        clients: int | None,
+        tokens: Mapping[str, Lengths],
+        seed: int,
+    ) -> None:
+        given = isinstance(requests, str | Path)
+        self.rows = from_file(Path(requests)) if isinstance(requests, str | Path) else None
+        if (rate is not None) + (clients is not None) + (given and clients is None) != 1:
+            expected = "expected either a rate, or clients, or a file of requests"
+            raise InvalidValue("serve", [("rate", rate, expected)])
+        self.number = (
+            len(self.rows) if self.rows else checked_value("serve", "requests", requests, Count)
+        )
+        self.rate, self.clients, self.tokens, self.seed = rate, clients, tokens, seed
+
+    def draw(self) -> Iterator[Request]:
+        """Return all requests from the first on."""
+        if self.rows is not None:
+            return iter(self.rows)
+        return drawn(self.rate, self.clients or 0, **self.tokens, seed=self.seed)
+
+    def __str__(self) -> str:
+        who = f"{counted(self.number, 'request')} of a file"
+        if self.rows is None:
+            sizes = f"prompts of {self.tokens['prompt']}, answers of {self.tokens['answer']} tokens"
+            who = f"{counted(self.number, 'request')} ({sizes})"
+        if self.clients is not None:
+            return f"{who} from {counted(self.clients, 'client')}"
+        return who if self.rate is None else f"{who}, {self.rate:.4g} per second at random"

@@ -1,0 +1,239 @@
+"""`pl.serve`: requests through plans, beside what the evaluator, the timeline and the formulas for requests say."""
+
+import dataclasses
+import math
+import random
+from itertools import repeat
+
+import numpy as np
+import pytest
+from small_problems import random_placement, three_types, tight
+
+import pipelab as pl
+from pipelab.costs import filled
+from pipelab.deployment_and_flow import DeploymentPlan, Replicas
+from pipelab.engine.serving.line_times import LineTimes
+from pipelab.engine.serving.lines import lines_of
+from pipelab.engine.timeline.placement_timelines import lane_costs
+from pipelab.requests import for_phase, times
+from pipelab.serving import Request, Simulation, Work
+
+
+def placed(seed, **load):
+    """A problem with memory to spare and a valid placement of it."""
+    rng = np.random.default_rng([57, seed])
+    problem = tight(seed, late=seed % 2 == 0)
+    cluster = problem.cluster
+    gpus = [dataclasses.replace(gpu, memory_gb=50 * gpu.memory_gb) for gpu in cluster.gpus]
+    cluster = pl.Cluster(gpus, cluster.bandwidth_matrix(), None, cluster.latency_matrix())
+    number = int(rng.integers(1, 5))
+    given = {"phase": "prefill", "output_tokens": 20, "in_flight": number, "timed_at": None}
+    load = dataclasses.replace(problem.workload, **given | load)
+    problem = dataclasses.replace(problem, cluster=cluster, workload=load)
+    while not pl.score(problem, plan := random_placement(problem, rng)).valid:
+        pass
+    return problem, plan
+
+
+@pytest.mark.quick(12)
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
+def test_even_batches_take_what_the_evaluator_says(seed, phase):
+    problem, plan = placed(seed, phase=phase)
+    load, evaluation = problem.workload, pl.evaluate(problem, plan)
+    work = {
+        "prefill": Work(load.batch_size * load.sequence_length, load.batch_size),
+        "decode": Work(writes=load.batch_size, context=load.sequence_length),
+        "mixed": Work(
+            load.tokens_passed - load.batch_size, 1, load.batch_size,
+            context=load.sequence_length + load.written / 2,
+        ),
+    }[phase]  # fmt: skip
+    seconds, waits = LineTimes(problem, evaluation.stages)(work)
+    costs, _ = lane_costs(evaluation)
+    assert seconds == pytest.approx(
+        np.atleast_1d(costs.forward), rel=0.02 if phase == "mixed" else 1e-9
+    )
+    through = (seconds + waits).sum()
+    assert through == pytest.approx(
+        evaluation.seconds_per_pass, rel=0.02 if phase == "mixed" else 1e-9
+    )
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("seed", range(40))
+def test_prompts_of_one_size_end_when_the_timeline_has_it(seed):
+    """To 1e-9: a closed loop of as many batches as are in flight."""
+    problem, plan = placed(seed)
+    load = problem.workload
+    clients = load.in_flight * load.batch_size
+    served = pl.serve(problem, plan, 40 * clients, clients=clients)
+    ends = served.requests["ended_s"].reshape(-1, load.batch_size)
+    begin = served.warm_up // load.batch_size
+    passes = begin + len(ends)
+    run = pl.timeline_of(problem, plan, microbatches=passes, in_flight=load.in_flight)
+    timeline = run.timeline
+    known = np.sort(timeline.node_end[timeline.node_rank == timeline.schedule.ranks - 1])
+    assert ends[:, 0] == pytest.approx(known[begin:] + run.leaving, rel=1e-9)
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("filling", ["synchronous", "by_stages", "micro_batches", "one", "dynamic"])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_full_pipeline_has_the_rate_that_was_evaluated(seed, filling):
+    """Answers without end at one context, and tokens that are back at once."""
+    problem, plan = placed(seed, phase="decode")
+    problem = dataclasses.replace(problem, costs=filled(problem.costs, filling))
+    evaluation, load = pl.evaluate(problem, plan), problem.workload
+    (line,), _, takes_all = lines_of(problem, plan, None)
+    at = {"context": load.sequence_length}
+    line = line._replace(
+        times=lambda work, of=line.times: of(work._replace(**at)), back_seconds=0.0
+    )
+    clients = evaluation.in_flight * load.batch_size
+    endless = repeat(Request(0.0, load.sequence_length, 10**7, written=1))
+    run = Simulation([line._replace(room=math.inf)], endless, takes_all, clients=clients)
+    run.run(lambda at: at.tokens >= 100 * clients)
+    if filling != "dynamic":  # a message for each token there
+        assert run.tokens / run.now == pytest.approx(evaluation.attainable, rel=0.03)
+    assert run.tokens / run.now <= 1.001 * evaluation.rate * (
+        load.batch_size if filling == "dynamic" else 1
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_request_alone_gets_what_was_promised_of_two_pools(seed):
+    problem = three_types(sequence_length=512, batch_size=1, output_tokens=64)
+    chance = random.Random(seed)
+    gpus, cut = chance.sample(range(10), 4), chance.randint(8, 24)
+    pipelines, promised = [], []
+    for phase, (first, last) in (("prefill", gpus[:2]), ("decode", gpus[2:])):
+        plan = pl.Placement.of([(cut, [first]), (32 - cut, [last])])
+        alone = for_phase(problem, phase, 1).with_in_flight(1)
+        pipelines.append(Replicas(replicas=(plan,), workload=alone.workload))
+        promised.append(times(alone, plan, 1))
+    served = pl.serve(problem, DeploymentPlan(pipelines=tuple(pipelines)), 5, clients=1)
+    assert served.requests["ttft_ms"] == pytest.approx(1000 * promised[0].first, rel=1e-9)
+    assert served.requests["tpot_ms"] == pytest.approx(1000 * promised[1].traversal, rel=0.01)
+
+
+def test_requests_in_the_system_are_rate_times_time():
+    """Little's law, and GPUs that are as busy as the rate asks for."""
+    problem = three_types(phase="mixed", batch_size=8, output_tokens=40)
+    deployed = pl.deploy(problem, tpot_ms=200, batches=[8])
+    served = pl.serve(problem, deployed, 4000, rate=0.7 * deployed.requests_per_s)
+    columns = served.requests
+    stay = columns["ended_s"] - columns["came_s"]
+    moments = np.linspace(columns["came_s"][400], columns["came_s"][-400], 2000)
+    present = [np.sum((columns["came_s"] <= t) & (columns["ended_s"] > t)) for t in moments]
+    assert np.mean(present) == pytest.approx(served.requests_per_s * stay.mean(), rel=0.05)
+    assert not served.falls_behind
+    assert served.requests_per_s == pytest.approx(
+        0.7 * deployed.requests_per_s, abs=4 * served.requests_error
+    )
+
+
+def test_broken_limits_and_queues_that_grow_are_said():
+    problem = three_types(phase="mixed", batch_size=8, output_tokens=40)
+    deployed = pl.deploy(problem, ttft_ms=3000, batches=[8])
+    served = pl.serve(problem, deployed, 3000, rate=1.3 * deployed.requests_per_s)
+    assert served.falls_behind
+    assert "the queue grows" in served.sentence
+    assert "TTFT at the 99th percentile is" in served.sentence
+    calm = pl.serve(problem, deployed, 500, rate=0.05 * deployed.requests_per_s)
+    assert "above the limit" not in calm.sentence
+    assert calm.requests["ttft_ms"].max() <= 3000
+
+
+def test_chunks_decide_what_a_pipeline_yields():
+    """Whole prompts hold up all that is behind them; parts as the model has them hardly do."""
+    problem = three_types(phase="mixed", batch_size=16, sequence_length=1000, output_tokens=200)
+    result = pl.solve(problem, runs_on="vLLM")
+    clients = 16 * result.in_flight
+    rates = [
+        pl.serve(result.problem, result, 600, clients=clients, chunk=chunk).tokens_per_s
+        for chunk in (96, 512, 4096)
+    ]
+    assert rates[0] > 0.9 * result.throughput
+    assert rates[0] > 1.5 * rates[1] > 2 * rates[2]
+
+
+def test_a_flow_carries_what_it_was_found_for():
+    problem = three_types(sequence_length=1000, batch_size=1)
+    flow = pl.flow(problem, time_limit=20, stop=lambda progress: progress.incumbent is not None)
+    served = pl.serve(problem, flow, 3000, rate=0.8 * flow.throughput / 1000)
+    assert not served.falls_behind
+    shares = np.bincount(served.requests["line"].astype(int) - 1) / 3000
+    rates = np.array([way.rate for way in flow.ways])
+    assert shares == pytest.approx(rates / rates.sum(), abs=0.01)
+
+
+# Files, and what is refused
+
+
+TRACES = {
+    "ours": ("seconds,prompt,answer", "{0},{1},{2}"),
+    "Azure": ("TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:{0:010.7f},{1},{2}"),
+    "BurstGPT": (
+        "Timestamp,Model,Request tokens,Response tokens,Log Type",
+        "{0},GPT-4,{1},{2},API",
+    ),
+}
+
+
+def written(path, name, sizes):
+    header, row = TRACES[name]
+    path.write_text("\n".join([header, *(row.format(*size) for size in sizes)]), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_public_traces_are_read(tmp_path, name):
+    chance = random.Random(5)
+    seconds = sorted(chance.uniform(0, 59) for _ in range(30))
+    sizes = [(s, chance.randint(1, 900), chance.randint(1, 30)) for s in seconds]
+    problem = three_types(phase="mixed", batch_size=8, output_tokens=40)
+    plan = pl.Placement.of([(32, [0])])
+    served = pl.serve(problem, plan, written(tmp_path / "trace.csv", name, sizes))
+    columns = served.requests
+    assert columns["came_s"] == pytest.approx(np.array(seconds) - seconds[0], abs=1e-5)
+    assert list(zip(columns["prompt"], columns["answer"], strict=True)) == [s[1:] for s in sizes]
+
+
+@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize("column", [0, 1, 2])
+@pytest.mark.parametrize("value", ["", "-1", "x", "0.5", "nan", "inf", "1e99"])
+def test_a_cell_that_is_no_time_or_length_is_named(tmp_path, name, column, value):
+    path = written(tmp_path / "trace.csv", name, [(1.0, 5, 5), (2.0, 5, 5), (3.0, 5, 5)])
+    lines = path.read_text(encoding="utf-8").split("\n")
+    cells, at = (
+        lines[2].split(","),
+        {0: 0, 1: 1, 2: 2}[column] + (name == "BurstGPT" and column > 0),
+    )
+    cells[at] = value
+    path.write_text("\n".join([*lines[:2], ",".join(cells), *lines[3:]]), encoding="utf-8")
+    problem, plan = three_types(phase="mixed", output_tokens=9), pl.Placement.of([(32, [0])])
+    with pytest.raises(pl.errors.InvalidData, match="row 3, column"):
+        pl.serve(problem, plan, path)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({}, "rate"), ({"rate": 1, "clients": 2}, "rate"), ({"rate": 0}, "rate"), ({"clients": 1.5}, "clients"),
+        ({"rate": 1, "requests": 0}, "requests"), ({"rate": 1, "prompt": 0}, "prompt"),
+        ({"rate": 1, "answer": ("uniform", 1)}, "answer"), ({"rate": 1, "prompt": ("normal", 1)}, "prompt"),
+        ({"rate": 1, "chunk": 0}, "chunk"), ({"rate": math.inf}, "rate"), ({"rate": 1, "seed": -1}, "seed"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_served_is_named(options, field):
+    problem, plan = three_types(phase="mixed", output_tokens=9), pl.Placement.of([(32, [0])])
+    with pytest.raises(pl.errors.InvalidValue, match=f"serve: {field} ="):
+        pl.serve(problem, plan, **options)
+
+
+def test_requests_larger_than_memory_are_counted():
+    problem, plan = three_types(phase="mixed", output_tokens=9), pl.Placement.of([(32, [0])])
+    served = pl.serve(problem, plan, 200, rate=1, prompt=("uniform", 1, 400_000))
+    assert 0 < served.rejected < 200
+    assert f"{served.rejected} requests need more memory" in served.sentence
