@@ -326,8 +326,11 @@ class SpeedCosts(WrappedCosts):
 
     def training_cost(self, problem: Problem, report: Any, **options: Any) -> TrainingCost:
         """Return the cost model's answer in the time of the slowest GPU."""
-        cost = self.costs.training_cost(problem, report, **options)
-        return TrainingCost(*(np.array(cost) / self._slowest(problem, report.stage.gpus)).tolist())
+        slowest = self._slowest(problem, report.stage.gpus)
+        seconds, rate = report.seconds * slowest[0], report.throughput / slowest[0]
+        predicted = replace(report, seconds=seconds, throughput=rate)
+        cost = self.costs.training_cost(problem, predicted, **options)
+        return TrainingCost(*(np.array(cost) / slowest).tolist())
 
     def training_table(self, problem: Problem, gpus: Sequence[int], **options: Any) -> Any:
         """Return the cost model's table in the time of the slowest GPU."""

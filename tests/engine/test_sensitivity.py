@@ -5,7 +5,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from small_problems import every_placement
+from small_problems import divided, every_placement, hourly, mask_of, of_mask, priced
 
 import oracle
 import pipelab as pl
@@ -150,6 +150,56 @@ def test_a_plan_loses_what_it_loses_against_all_placements_and_turns_where_it_fa
     table = rates(problem, placements, grid)
     shares = table[placements.index(best.placement)] / table.max(axis=0)
     assert found.worst.loss == pytest.approx(1 - shares.min(), abs=1e-9)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(20))
+def test_no_cheaper_fleet_serves_a_load_at_every_speed(seed):
+    problem, bands = drawn(seed)
+    problem = priced(problem, seed)
+    most = pl.deploy(problem).throughput
+    if most is None:
+        return
+    load = most * float(np.random.default_rng(seed).uniform(0.2, 0.9))
+    robust, nominal = pl.deploy(problem, load, within=bands), pl.deploy(problem, load)
+    corners = list(product(*[(1 - x, 1 + x) for x in bands.values()]))
+    totals = []
+    for speeds in [corners[0], (1.0,) * len(bands), corners[seed % len(corners)]]:
+        costs = with_speeds(problem.costs, dict(zip(bands, speeds, strict=True)))
+        other = replace(problem, costs=costs)
+        best = [0.0] * (1 << len(problem.cluster))
+        for placement in fitting(problem):
+            mask = mask_of(placement.gpus)
+            best[mask] = max(best[mask], pl.evaluate(other, placement).throughput)
+        totals.append(divided(best))
+        if robust.pipelines:
+            assert pl.evaluate(other, robust).throughput >= load * (1 - 1e-9)
+    enough = np.flatnonzero(np.min(totals, axis=0) >= load * (1 + 1e-9)).tolist()
+    assert bool(enough) == bool(robust.pipelines)
+    if enough:
+        cheapest = min(hourly(problem, of_mask(mask)) for mask in enough)
+        assert robust.usd_per_hour == pytest.approx(cheapest)
+        assert f"costs {cheapest / nominal.usd_per_hour - 1:.1%} more" in robust.sentence.lower()
+        found = pl.sensitivity(problem, nominal, within=bands)
+        fails = [s.value == np.inf for s in found.scenarios]
+        assert any(fails) or cheapest == pytest.approx(nominal.usd_per_hour)
+    with pytest.raises(pl.errors.InvalidValue, match="within"):
+        pl.deploy(problem, within=0.1)
+
+
+def test_a_plan_for_training_turns_by_the_time_of_its_step():
+    """And the links, which no speed changes, count as well."""
+    tiny = pl.load_case("tiny", link_units="tokens", max_gpus_per_stage=2)
+    load = replace(tiny.workload, phase="training", microbatches=4)
+    problem = replace(oracle.heavier(tiny, 20.0), workload=load)
+    result = pl.solve(problem, objective="step_time")
+    found = pl.sensitivity(problem, result, within={"A100": 0.3, "V100": 0.1})
+    assert found.scenarios[0].value == pytest.approx(result.objective.value)
+    for scenario in (*found.scenarios, *found.turns):
+        assert scenario.best.objective.value <= scenario.value * (1 + 1e-9)
+        assert (scenario.loss > 0.01) or scenario not in found.turns
+    slower = {s.factor: s.value for s in found.scenarios if s.what == "all GPUs"}
+    assert slower[0.7] > found.scenarios[0].value > slower[1.3]
 
 
 def test_what_was_never_compared_and_what_is_no_share_are_refused_by_name():

@@ -81,7 +81,7 @@ def test_the_answers_of_the_exam_are_computed():
 
 
 @pytest.mark.parametrize(
-    "stem, attempted",
+    ("stem", "attempted"),
     [
         ("how_a_placement_is_computed", 29),
         pytest.param("within_the_error", 13, marks=pytest.mark.slow),
