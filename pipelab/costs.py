@@ -188,7 +188,9 @@ def of_wrapped(name: str, field: str = "costs") -> Any:
         after = methodcaller(name, *args)(before)
         return self if after is before else replace(self, **{field: after})
 
-    return changed if name in _RETURN_COSTS else property(attrgetter(f"{field}.{name}"))
+    if name in _RETURN_COSTS:
+        return changed
+    return property(attrgetter(f"{field}.{name}"), doc=f"As `{field}` has it.")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
