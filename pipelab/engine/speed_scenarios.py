@@ -22,7 +22,7 @@ from pipelab.engine.answers import PlanAnswer, Result, placement_in
 from pipelab.engine.deployments.result import Deployment, requests_served
 from pipelab.engine.deployments.timing import best_service
 from pipelab.engine.methods.least_regret import (
-    is_as_fast_as_one_type,
+    is_worst_with_one_slow,
     slow_one_by_one,
     speed_bands,
     tokens_per_s,
@@ -219,14 +219,13 @@ def sensitivity(
         slow = min(speeds, key=lambda name: speeds[name])
         corner = replace(problem, costs=with_speeds(problem.costs, speeds))
         scenarios.append(at(f"others faster, {slow}", speeds[slow], corner))
-    one_type = is_as_fast_as_one_type(problem) and problem.costs.filling == "synchronous"
     return Sensitivity(
         problem=problem,
         plan=plan,
         within=max(bands.values()),
         scenarios=tuple(scenarios),
         turns=tuple(sorted(turns, key=lambda turn: abs(turn.factor - 1))),
-        covers_all=full and one_type and isinstance(plan, Placement),
+        covers_all=full and is_worst_with_one_slow(problem),
     )
 
 

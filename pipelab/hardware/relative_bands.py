@@ -29,13 +29,10 @@ class RelativeBand(NamedTuple):
         Four of five relative errors are at most this; of all types where the type has fewer than ten.
     measurements : int
         Of the type.
-    of_all_types : bool
-        Whether the share is that of all types, as the type was measured too seldom or never.
     """
 
     share: float
     measurements: int
-    of_all_types: bool
 
 
 def relative_band(gpu_type: str) -> RelativeBand:
@@ -48,14 +45,14 @@ def relative_band(gpu_type: str) -> RelativeBand:
 
     Examples
     --------
-    >>> relative_band("no such GPU").of_all_types
-    True
+    >>> relative_band("no such GPU").measurements
+    0
     """
     table = relative_errors()
     of_type = table.loc[table["gpu_type"] == gpu_type, "error"].abs()
     few = len(of_type) < LEAST_TIMES
     errors = table["error"].abs() if few else of_type
-    return RelativeBand(float(errors.quantile(_FOUR_OF_FIVE)), len(of_type), few)
+    return RelativeBand(float(errors.quantile(_FOUR_OF_FIVE)), len(of_type))
 
 
 @cache

@@ -11,7 +11,7 @@ one of its types.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Annotated, Any
 
@@ -67,10 +67,11 @@ def speed_bands(problem: Problem, within: Any, function: str) -> dict[str, float
     return {name: checked.get(name, 0.0) for name in types}
 
 
-def is_as_fast_as_one_type(problem: Problem) -> bool:
-    """Whether every stage is as fast as stages of one of its types."""
+def is_worst_with_one_slow(problem: Problem) -> bool:
+    """Whether a full pipeline keeps least where one type is slow, or none: stages are as fast as one of their types."""
     one_type = problem.same_type_stages or problem.max_gpus_per_stage == 1
-    return one_type or problem.costs.mixes_as_slowest(problem)
+    alone = one_type or problem.costs.mixes_as_slowest(problem)
+    return alone and problem.costs.filling == "synchronous"
 
 
 def slow_one_by_one(bands: Mapping[str, float]) -> list[dict[str, float]]:
@@ -78,24 +79,6 @@ def slow_one_by_one(bands: Mapping[str, float]) -> list[dict[str, float]]:
     fast = {name: 1 + share for name, share in bands.items()}
     slow = [{**fast, name: 1 - share} for name, share in bands.items() if share]
     return [fast, *slow]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PercentLost(Objective):
-    """Percent of the best rate that a placement loses at most.
-
-    Attributes
-    ----------
-    speeds : str
-        Those that the proof covers.
-    """
-
-    speeds: str
-
-    @property
-    def scope(self) -> str:
-        """The speeds that the proof covers."""
-        return f" for {self.speeds}"
 
 
 def solve_for_least_regret(
@@ -122,13 +105,13 @@ def solve_for_least_regret(
     Returns
     -------
     Result
-        Its objective is a `PercentLost`. `details` has `nominal`, the answer for the predicted speeds, which is
-        returned itself where there is no placement; `nominal_lost`, the share that this one loses at most; and `price`,
-        the share by which it is better where the predicted speeds are true.
+        Its objective is the percent of the best rate that it loses at most. `details` has `nominal`, the answer for the
+        predicted speeds, which is returned itself where there is no placement; `nominal_lost`, the share that this one
+        loses at most; and `price`, the share by which it is better where the predicted speeds are true.
     """
     bands = speed_bands(problem, within, "solve")
     deadline, full = Deadline(options.get("time_limit")), objective == "rate"
-    for_all = full and is_as_fast_as_one_type(problem) and problem.costs.filling == "synchronous"
+    for_all = full and is_worst_with_one_slow(problem)
     speeds = [dict.fromkeys(bands, 1.0), *slow_one_by_one(bands)]
     ends = [{1 - share, 1 + share} for share in bands.values()]
     if not for_all and 2 ** len(ends) <= MOST_CORNERS:
@@ -167,12 +150,11 @@ def solve_for_least_regret(
         max(0.0, 1 - now / float(values(nominal.placement)[0])),
     )
     cases = "all speeds" if for_all else f"{len(problems)} cases of speeds"
-    goal = PercentLost(
+    goal = Objective(
         name="percent_lost",
-        unit="% lost at most",
+        unit=f"% lost at most for {cases} within {100 * max(bands.values()):.3g}%",
         value=100 * (1 - kept),
         bound=100 * (1 - (kept if proven else most)),
-        speeds=f"{cases} within {100 * max(bands.values()):.3g}%",
     )
     said, ended = "the best for the predicted speeds", [r.stopped_by for r in (*best, joint)]
     return replace(
