@@ -252,7 +252,7 @@ def plot_sensitivity(found: "Sensitivity", robust: "Sensitivity | None" = None) 
     Returns
     -------
     plotly.graph_objects.Figure
-        A line per GPU type, for all together and for links. Each marker is a proven solve; between them lines are straight.
+        A line per GPU type, for all together and for links. Each marker is a proven solve; lines between are straight.
 
     Examples
     --------

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _FOUR_OF_FIVE = 0.8
+_GROUP = ["phase", "layout", "engine", "experts"]
 
 
 class RelativeBand(NamedTuple):
@@ -67,12 +68,11 @@ def relative_errors() -> "DataFrame":
     rows = [row for _, row in read_measurements(data_dir() / "measured_times.csv")]
     types = [row.gpu_type for row in rows]
     left_out = ConstantsFit(costs, rows).errors_from_others(types)
-    fitted = pd.DataFrame({"gpu_type": types, "error": left_out, "group": "fitted"})
+    fitted = pd.DataFrame({"gpu_type": types, "error": left_out, "group": -1})
     published = published_errors(costs)
-    by = published[["phase", "layout", "engine", "experts"]].astype(str)
-    published = published[["gpu_type", "error"]].assign(group=by.agg(", ".join, axis=1))
+    published = published.assign(group=published.groupby(_GROUP, dropna=False).ngroup())
     parts = []
-    for _, group in pd.concat([fitted, published]).groupby("group"):
+    for _, group in pd.concat([fitted, published[fitted.columns]]).groupby("group"):
         for name, of_type in group.groupby("gpu_type"):
             common = 1 + group.loc[group["gpu_type"] != name, "error"].median()
             parts.append(of_type.assign(error=(1 + of_type["error"]) / common - 1))
