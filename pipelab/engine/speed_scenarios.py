@@ -16,7 +16,6 @@ from functools import partial
 from html import escape
 from typing import Any
 
-from pipelab.costs import with_speeds
 from pipelab.display import DataFrame, data_frame, table
 from pipelab.engine.answers import PlanAnswer, Result, placement_in
 from pipelab.engine.deployments.result import Deployment, requests_served
@@ -28,6 +27,7 @@ from pipelab.engine.methods.least_regret import (
     tokens_per_s,
 )
 from pipelab.engine.solving import solve
+from pipelab.engine.speed_costs import with_speeds
 from pipelab.engine.timeline import training_timeline
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED
 from pipelab.engine.training.result import TrainingResult

@@ -10,7 +10,8 @@ from small_problems import divided, every_placement, mask_of, per_million, tight
 import oracle
 import pipelab as pl
 from clone import text_of
-from pipelab.costs import filled, with_speeds
+from pipelab.costs import filled
+from pipelab.engine.speed_costs import with_speeds
 from pipelab.problem import StageCost
 
 CLOSE = 3e-6  # sums of times come from a solver, as in test_in_flight.py

@@ -10,7 +10,8 @@ from small_problems import divided, every_placement, hourly, mask_of, of_mask, p
 import oracle
 import pipelab as pl
 from pipelab import course
-from pipelab.costs import filled, with_speeds
+from pipelab.costs import filled
+from pipelab.engine.speed_costs import with_speeds
 
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.4)
 

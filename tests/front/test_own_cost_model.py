@@ -13,9 +13,10 @@ import pytest
 import oracle
 import pipelab as pl
 from clone import parsed_package, text_of
-from pipelab.costs import WrappedCosts, with_speeds
+from pipelab.costs import WrappedCosts
 from pipelab.engine.instance import BestModeCosts, without_node
 from pipelab.engine.runs_on import EngineStages
+from pipelab.engine.speed_costs import with_speeds
 from pipelab.flows import exhaustive_flow
 from pipelab.problem import CostModel
 

@@ -29,7 +29,7 @@ from annotated_types import Gt, MinLen
 from pydantic import BeforeValidator
 
 from pipelab import fields
-from pipelab.costs import refuse_transfers, with_speeds
+from pipelab.costs import refuse_transfers
 from pipelab.display import counted, listed
 from pipelab.engine import arguments
 from pipelab.engine.arguments import refuse_training
@@ -55,6 +55,7 @@ from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
+from pipelab.engine.speed_costs import with_speeds
 from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge

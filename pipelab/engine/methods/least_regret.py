@@ -18,10 +18,11 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Lt
 
-from pipelab.costs import SpeedCosts, filled, with_speeds
+from pipelab.costs import filled
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline, apart
 from pipelab.engine.objective_and_bound import Objective
+from pipelab.engine.speed_costs import SpeedCosts, with_speeds
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, InvalidValue, nearest
 from pipelab.evaluation import evaluate
