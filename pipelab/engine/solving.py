@@ -53,6 +53,8 @@ OBJECTIVES: dict[str, Callable[..., Any] | None] = {
     "regret": None,
 }
 
+_OF_EVERY_METHOD = ("objective", "batches", "runs_on", "within")  # options that `solve` sees to
+
 
 @overload
 def solve(
@@ -242,8 +244,8 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     UnknownName, InvalidValue
     """
     refuse_unknown("method", method, METHODS)
-    options = dict(options)
-    objective = options.pop("objective", "throughput")
+    objective = options.get("objective", "throughput")
+    options = {name: value for name, value in options.items() if name not in _OF_EVERY_METHOD}
     refuse_unknown("objective", objective, OBJECTIVES)
     searched = OBJECTIVES[objective]
     if searched and method not in ("auto", "aggregated"):
