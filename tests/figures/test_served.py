@@ -1,0 +1,56 @@
+"""Figures of served requests: their bars and lines are the times that `Served` has."""
+
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+
+import pipelab as pl
+from pipelab.costs import filled
+
+LOAD = pl.Workload(200, 4, "mixed", output_tokens=10)
+LIMITS = {"ttft_ms": 400, "tpot_ms": 30, "batches": [4]}
+
+
+@cache
+def planned(kind):
+    """A problem and a plan of it."""
+    filling = kind if kind in ("by_stages", "dynamic") else "synchronous"
+    gpus = pl.Cluster.from_counts({"A100-SXM-40": 2, "L4": 2}, {"A100-SXM-40": 40, "L4": 24}, 1.0)
+    costs = filled(pl.Roofline(), filling)
+    problem = pl.Problem(gpus, pl.load_model("Llama-3-8B"), LOAD, costs)
+    if kind in ("deployment", "pools"):
+        return problem, pl.deploy(problem, **LIMITS, pools=kind == "pools")
+    return problem, pl.Placement.of([(20, (0,)), (8, (2,)), (4, (3,))])
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["placement", "by_stages", "dynamic", "deployment", "pools"])
+def test_bars_and_lines_are_the_times_of_requests(kind, seed):
+    chance = random.Random(seed)
+    problem, plan = planned(kind)
+    come = chance.choice([{"rate": chance.uniform(1, 20)}, {"clients": 9}])
+    served = pl.serve(problem, plan, chance.randint(2, 60), **come, seed=seed)
+    columns = {name: column[:40] for name, column in served.requests.items()}
+    bars = pl.plot(served, kind="requests").data
+    seconds = sum(np.array(trace.x) for trace in bars)
+    assert seconds == pytest.approx(columns["ended_s"] - columns["came_s"])
+    assert bars[0].base == pytest.approx(columns["came_s"] - columns["came_s"][0])
+
+    request = chance.randrange(len(served.requests["came_s"]))
+    before, after = pl.plot(served, kind="way", request=request).data
+    first = served.requests["ttft_ms"][request] / 1000
+    assert max(before.base) < first * (1 + 1e-9)
+    assert min(after.base, default=first) > first * (1 - 1e-6)
+    names = {lane.name for lane in served.lines.lanes}
+    shown = pl.plot(served, kind="way").layout.yaxis.ticktext
+    assert {name.split(", ")[-1] for name in shown} <= names
+
+    curves = {trace.name: trace for trace in pl.plot(served).data}
+    number = len(served.requests["came_s"])
+    for time, name in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT")):
+        assert curves[name].y[0] == served.requests[time].min()
+        assert (np.diff(curves[name].y) >= 0).all()
+        assert (f"limit of {name}" in curves) == (kind in ("deployment", "pools"))
+    assert max(curves["TTFT"].x) == pytest.approx(max(10, number))
