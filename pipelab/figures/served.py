@@ -44,6 +44,7 @@ def plot_percentiles(served: Served) -> "Figure":
     plotly.graph_objects.Figure
         Times in ms on a logarithmic axis. Across, each further nine takes the same room: 90, 99, 99.9.
     """
+    _answered(served)
     half, most = (duration(served.at("ttft_ms", percentile) / 1000) for percentile in (50, 99))
     title = f"Half of the first tokens come within {half}, 99 of 100 within {most}"
     one_in = np.geomspace(1, min(max(len(served.requests["came_s"]), 10), 1000), 150)
@@ -72,8 +73,17 @@ def plot_percentiles(served: Served) -> "Figure":
     return figure_of(finish(data, title, note, x=across, y=down, height=420))
 
 
+def _answered(served: Served) -> np.ndarray:
+    """Return the numbers of the requests that were not rejected, of which there must be one."""
+    answered = np.flatnonzero(~np.isnan(served.requests["ttft_ms"]))
+    if not len(answered):
+        expected = "expected at least one request that memory holds"
+        raise InvalidValue("plot", [("served", served.arrivals, expected)])
+    return answered
+
+
 def plot_requests(served: Served) -> "Figure":
-    """Draw the first requests as rows: until they are admitted, have their first token, and have their last.
+    """Draw the first forty requests that memory holds: until they are admitted, have their first token, have their last.
 
     Parameters
     ----------
@@ -83,22 +93,22 @@ def plot_requests(served: Served) -> "Figure":
     Returns
     -------
     plotly.graph_objects.Figure
-        In seconds from the first arrival; a request that was rejected has no bar.
+        In seconds from the first arrival.
     """
-    first = {name: column[:_MOST_REQUESTS] for name, column in served.requests.items()}
+    numbers = _answered(served)[:_MOST_REQUESTS]
+    first = {name: column[numbers] for name, column in served.requests.items()}
     came = first["came_s"] - first["came_s"][0]
     admitted, begun = (came + first[time] / 1000 for time in ("waiting_ms", "ttft_ms"))
     times = [came, admitted, begun, first["ended_s"] - first["came_s"][0]]
-    numbers = np.arange(len(came))
     sizes = [f"{p:,} + {a:,} tokens" for p, a in zip(first["prompt"], first["answer"], strict=True)]
-    hover = "request %{y}, %{hovertext}<br>%{base:.4g} to %{value:.4g} s<extra></extra>"
+    hover = "%{hovertext}<br>%{base:.4g} to %{value:.4g} s<extra></extra>"
     look = {"width": 0.8, "hovertext": sizes, "hovertemplate": hover}
     data = [
-        bar(name, numbers, begin, end, marker={"color": colour}, **look)
+        bar(name, np.arange(len(came)), begin, end, marker={"color": colour}, **look)
         for (name, colour), begin, end in zip(_COLOURS.items(), times, times[1:], strict=False)
     ]
-    title = f"{counted(len(came), 'request')}: first tokens take {duration(np.nanmean(begun - came))} in the mean, "
-    title += f"the last answer ends after {duration(np.nanmax(times[-1]))}"
+    title = f"{counted(len(came), 'request')}: first tokens take {duration(np.mean(begun - came))} in the mean, "
+    title += f"the last answer ends after {duration(max(times[-1]))}"
     axes = {
         "x": {"title": "time (s)"},
         "y": lanes_axis([f"request {number}" for number in numbers]),
@@ -129,10 +139,10 @@ def plot_way(served: Served, *, request: int | None = None) -> "Figure":
     InvalidValue
         There is no such request, or it was rejected.
     """
-    ttft = served.requests["ttft_ms"] / 1000
+    ttft, answered = served.requests["ttft_ms"] / 1000, _answered(served)
     if request is None:
         request = int(np.nanargmin(abs(ttft - served.at("ttft_ms", 99) / 1000)))
-    if checked_value("plot", "request", request, Natural) >= len(ttft) or np.isnan(ttft[request]):
+    if checked_value("plot", "request", request, Natural) not in answered:
         expected = f"expected one of 0 to {len(ttft) - 1} that was not rejected"
         raise InvalidValue("plot", [("request", request, expected)])
     way = sorted(served.follow(request), key=lambda step: step[1])
@@ -156,11 +166,12 @@ def plot_way(served: Served, *, request: int | None = None) -> "Figure":
     first, waits = duration(ttft[request]), duration(waits)
     title = f"Request {request} has its first token after {first}, of which it waits {waits}"
     note = "each bar is a batch that it is in"
+    note += "; it waits for its cache, too" * any(line.hands_on for line in served.lines.lines)
     if drawn.sum() < len(way):
         note += f"; the first {drawn.sum():,} of {len(way):,} are shown"
     known = served.lines.lanes
     several = len({lane.name for lane in known}) < len(known)  # pipelines that share no lane
-    names = [f"{known[lane].line + 1}, " * several + known[lane].name for lane in lanes]
+    names = [f"pipeline {known[lane].line + 1}, " * several + known[lane].name for lane in lanes]
     axes = {
         "x": {"title": "seconds from its arrival", "range": [0, last]},
         "y": lanes_axis(names),

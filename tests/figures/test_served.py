@@ -54,3 +54,18 @@ def test_bars_and_lines_are_the_times_of_requests(kind, seed):
         assert (np.diff(curves[name].y) >= 0).all()
         assert (f"limit of {name}" in curves) == (kind in ("deployment", "pools"))
     assert max(curves["TTFT"].x) == pytest.approx(max(10, number))
+
+
+@pytest.mark.parametrize("kind", ["percentiles", "requests", "way"])
+def test_requests_that_memory_does_not_hold_are_left_out(kind, tmp_path):
+    problem, plan = planned("placement")
+    file = tmp_path / "requests.csv"
+    for answered in (0, 1):
+        rows = ["0,9000000,5"] * 50 + ["1,90,4"] * answered
+        file.write_text("\n".join(["seconds,prompt,answer", *rows]))
+        served = pl.serve(problem, plan, file)
+        if answered:
+            assert pl.plot(served, kind=kind).data
+        else:
+            with pytest.raises(pl.PipelabError, match="served = '50 requests of a file'"):
+                pl.plot(served, kind=kind)
