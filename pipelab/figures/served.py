@@ -83,7 +83,7 @@ def _answered(served: Served) -> np.ndarray:
 
 
 def plot_requests(served: Served) -> "Figure":
-    """Draw the first forty requests that memory holds: until they are admitted, have their first token, have their last.
+    """Draw the first forty requests that memory holds: until they are admitted, have a first token, have the last.
 
     Parameters
     ----------
