@@ -70,6 +70,13 @@ def placed(in_flight: int | None = None) -> Any:
 
 
 @cache
+def served() -> Any:
+    """Requests at random to four stages."""
+    run = placed()
+    return pl.serve(run.problem, run.placement, 60, rate=30, prompt=("uniform", 100, 500), answer=9)
+
+
+@cache
 def step() -> Any:
     """A step of training on four GPUs."""
     cluster = pl.Cluster.from_counts({"A100-SXM-80": 4}, {"A100-SXM-80": 80}, 25)
@@ -200,6 +207,10 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "stage groups": lambda: course.plot_stage_groups(placed()),
     "training": lambda: pl.plot(step()),
     "memory of training": lambda: course.plot_training_memory(step()),
+    # requests
+    "percentiles": lambda: pl.plot(served()),
+    "requests": lambda: pl.plot(served(), kind="requests"),
+    "way of a request": lambda: pl.plot(served(), kind="way"),
     # hardware
     "against measured": lambda: pl.plot(pl.hardware.against_measured()),
     "layer times": lambda: course.plot_layer_times(

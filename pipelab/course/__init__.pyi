@@ -39,8 +39,7 @@ from .n06 import plot_states as plot_states
 from .n08 import published_bubbles as published_bubbles
 from .n09 import measured_stages as measured_stages, plot_measured_stages as plot_measured_stages
 from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity
-from .n10 import plot_batches as plot_batches, plot_stage_groups as plot_stage_groups
-from .n10 import serve as serve
+from .n10 import plot_stage_groups as plot_stage_groups
 from .n12 import layer_errors as layer_errors, plot_training_memory as plot_training_memory
 from .n12 import training_errors as training_errors
 from .n13 import author_results as author_results, plot_verdicts as plot_verdicts

@@ -1,30 +1,19 @@
-"""Notebook 10, From placement to timeline: shared stages, batches that change, and how long an answer takes."""
+"""Notebook 10, From placement to timeline: shared stages, and how long an answer takes."""
 
 import random
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
-from pipelab.course.pictures import (
-    SAME,
-    Block,
-    BlockRow,
-    add_legend,
-    bars_of,
-    finish,
-    plot_lines,
-    plot_rows,
-)
+from pipelab.course.pictures import SAME, bars_of, finish, plot_lines
 from pipelab.display import counted, listed
 from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Frozen
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, colour_of_types, plain
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, colour_of_types, plain
 from pipelab.files.bundled_folders import data_dir
 
 if TYPE_CHECKING:
@@ -191,156 +180,6 @@ def plot_stage_groups(placed: "PlacedTimeline") -> "Figure":
         height=150 + 34 * len(rows),
         x={"title": "ms per microbatch", "range": [0, 1.14 * slowest]},
     )
-
-
-# Batches that change from pass to pass
-
-
-Batching = Literal["batch by batch", "continuous", "in chunks"]
-BATCHING: tuple[Batching, ...] = ("batch by batch", "continuous", "in chunks")
-
-READS, WRITES, WAITS, IDLE = "reads its prompt", "writes an answer", "waits", ""
-_COLOURS = {READS: TYPE_COLOURS[0], WRITES: TYPE_COLOURS[1], WAITS: NEUTRAL_LIGHT, IDLE: "#FFFFFF"}
-
-
-class Moment(NamedTuple):
-    """What a slot of the batch does in one pass, for the request of this number."""
-
-    state: str
-    request: int
-    seconds: float
-
-
-@dataclass
-class _Sequence:
-    """A request in a slot: what is left of it, and when its tokens came."""
-
-    request: int
-    prompt: int
-    answer: int
-    tokens: list[float] = field(default_factory=list)
-
-
-class Served(NamedTuple):
-    """Requests that were served: what every slot did, when all were done, and what users waited.
-
-    Attributes
-    ----------
-    batching : str
-        How batches were formed.
-    slots : tuple of tuple of Moment
-        Of every slot, one after another.
-    seconds : float
-        Until the last answer was complete.
-    first_token : float
-        Seconds to the first token, in the mean.
-    longest_wait : float
-        The most seconds from one token of an answer to the next.
-    """
-
-    batching: Batching
-    slots: tuple[tuple[Moment, ...], ...]
-    seconds: float
-    first_token: float
-    longest_wait: float
-
-
-def serve(
-    pass_seconds: Callable[[int, int], float],
-    requests: Sequence[tuple[int, int]],
-    slots: int,
-    batching: Batching,
-    chunk: int = 256,
-) -> Served:
-    """Serve requests that are all there at the beginning, pass by pass.
-
-    Parameters
-    ----------
-    pass_seconds : function of (int, int)
-        How long a pass takes that reads so many tokens of prompts, and writes one token each for so
-        many sequences.
-    requests : sequence of (int, int)
-        Tokens of the prompt and of the answer.
-    slots : int
-        Sequences in a batch at most.
-    batching : {"batch by batch", "continuous", "in chunks"}
-        The first begins with new requests once all of the batch are done. The others give a slot
-        away as soon as it is free. The first two read prompts whole, and nobody writes meanwhile; the
-        last reads a chunk in each pass beside those that write, of the earliest request first.
-    chunk : int
-        Tokens of prompts that a pass reads at most, "in chunks".
-
-    Returns
-    -------
-    Served
-        The last token of a prompt gives the first one of the answer.
-
-    Examples
-    --------
-    >>> served = serve(lambda read, write: 1, [(2, 3), (2, 1)], 2, "in chunks", chunk=2)
-    >>> served.seconds, served.first_token, [moment.state for moment in served.slots[1]]
-    (3.0, 1.5, ['waits', 'reads its prompt', ''])
-    """
-    waiting = deque(_Sequence(n, *request) for n, request in enumerate(requests, 1))
-    batch: list[_Sequence | None] = [None] * slots
-    past: list[list[Moment]] = [[] for _ in batch]
-    done, now = list[_Sequence](), 0.0
-    while waiting or any(batch):
-        if batching != "batch by batch" or not any(batch):
-            batch = [one or (waiting.popleft() if waiting else None) for one in batch]
-        left = [one.prompt if one else 0 for one in batch]
-        room = chunk if batching == "in chunks" else sum(left)
-        read = [0] * slots
-        for _, slot in sorted((one.request, slot) for slot, one in enumerate(batch) if one):
-            read[slot] = min(room, left[slot])
-            room -= read[slot]
-        alone = batching != "in chunks" and any(read)
-        writes = [one is not None and not one.prompt and not alone for one in batch]
-        took = pass_seconds(sum(read), sum(writes))
-        now += took
-        for slot, one in enumerate(batch):
-            if one is None:
-                past[slot].append(Moment(IDLE, 0, took))
-                continue
-            state = READS if read[slot] else WRITES if writes[slot] else WAITS
-            past[slot].append(Moment(state, one.request, took))
-            one.prompt -= read[slot]
-            if state == WRITES or (state == READS and not one.prompt):
-                one.tokens.append(now)
-                if len(one.tokens) == one.answer:
-                    done.append(one)
-                    batch[slot] = None
-    gaps = [b - a for one in done for a, b in pairwise(one.tokens)]
-    first = sum(one.tokens[0] for one in done) / len(done)
-    return Served(batching, tuple(map(tuple, past)), now, first, max(gaps, default=0.0))
-
-
-def plot_batches(served: Sequence[Served]) -> "Figure":
-    """Draw the slots of one way to form batches above those of the next, to the same scale.
-
-    Parameters
-    ----------
-    served : sequence of Served
-        As `serve` returns them.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        A row for every slot; a number is that of a request.
-    """
-    rows = []
-    for one in served:
-        for number, slot in enumerate(one.slots, 1):
-            blocks = []
-            for (state, request), moments in groupby(slot, key=lambda moment: moment[:2]):
-                seconds = sum(moment.seconds for moment in moments)
-                wide = state == WRITES and seconds > 0.03 * max(each.seconds for each in served)
-                blocks.append(Block(seconds, _COLOURS[state], str(request) if wide else ""))
-            rows.append(BlockRow(f"{one.batching}, slot {number}", blocks))
-    ends = ", ".join(f"{one.batching} {one.seconds:.1f} s" for one in served)
-    figure = plot_rows(rows, f"The same requests: {ends}", "seconds", "a number is a request's")
-    add_legend(figure, {state: colour for state, colour in _COLOURS.items() if state})
-    return figure
 
 
 # Exercises

@@ -156,7 +156,7 @@ def gantt_parts(
         finding or _idle(timeline),
         f"{size}; {spans}; {how}",
         x=_time_axis(seen, unit) | {"anchor": "y2" if memory else "y"},
-        y=_lanes(names) | {"domain": [0.42 if memory else 0, 1]},
+        y=lanes_axis(names) | {"domain": [0.42 if memory else 0, 1]},
         height=min(30 * max(schedule.ranks, 3), 640) + (460 if memory else 150),
         barmode="overlay",
         showlegend=True,
@@ -165,7 +165,7 @@ def gantt_parts(
     )
 
 
-def _lanes(names: Sequence[str]) -> dict:
+def lanes_axis(names: Sequence[str]) -> dict:
     """Return the axis of lanes; of many, every second or third has a name."""
     shown = range(0, len(names), -(-len(names) // _MOST_NAMED_LANES))
     return rows(names, tickvals=list(shown), ticktext=[names[lane] for lane in shown])

@@ -16,6 +16,7 @@ from pipelab.figures.in_flight import plot_in_flight
 from pipelab.figures.placement_timelines import placed_gantt
 from pipelab.figures.placements import plot_placement, plot_result
 from pipelab.figures.predictions import plot_against_measured
+from pipelab.figures.served import plot_percentiles, plot_requests, plot_way
 from pipelab.figures.sweeps_and_trade_offs import plot_sweep, plot_trade_off
 from pipelab.figures.training_step import training_gantt
 
@@ -36,6 +37,7 @@ FIGURES: dict[str, dict[str, Callable[..., Any]]] = {
     "Timeline": {"gantt": gantt},
     "PlacedTimeline": {"gantt": placed_gantt, "in_flight": plot_in_flight},
     "TrainingTimeline": {"gantt": training_gantt},
+    "Served": {"percentiles": plot_percentiles, "requests": plot_requests, "way": plot_way},
     "DataFrame": {"against_measured": plot_against_measured},
     "several Timeline": {"timelines": plot_timelines},
 }
@@ -47,12 +49,13 @@ def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
     Parameters
     ----------
     x : Result, Deployment, Flow, Problem, Cluster, TradeOff, Sweep, Timeline, \
-            PlacedTimeline, TrainingTimeline, table of `against_measured`
+            PlacedTimeline, TrainingTimeline, Served, table of `against_measured`
         A list of timelines, or a mapping of names to timelines, draws them side by side.
     *others
         What the figure needs besides: `plot(problem, placement)` draws a placement.
     kind : str, optional
-        Which figure, if there are several: "gantt" or "in_flight" of a placed timeline.
+        Which figure, if there are several: "gantt" or "in_flight" of a placed timeline; "percentiles", "requests" or
+        "way" of what was served.
     **options
         As the figure's own function takes them; see `pipelab.figures`.
 

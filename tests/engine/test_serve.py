@@ -10,6 +10,7 @@ import pytest
 from small_problems import random_placement, three_types, tight
 
 import pipelab as pl
+from clone import text_of
 from pipelab.costs import filled
 from pipelab.deployment_and_flow import DeploymentPlan, Replicas
 from pipelab.engine.serving.line_times import LineTimes
@@ -25,17 +26,22 @@ def placed(seed, **load):
     problem = tight(seed, late=seed % 2 == 0)
     cluster = problem.cluster
     gpus = [dataclasses.replace(gpu, memory_gb=50 * gpu.memory_gb) for gpu in cluster.gpus]
-    cluster = pl.Cluster(gpus, cluster.bandwidth_matrix(), None, cluster.latency_matrix())
+    unequal = rng.uniform(0.3, 3, cluster.bandwidth_matrix().shape)
+    unequal = unequal * unequal.T
+    cluster = pl.Cluster(
+        gpus, cluster.bandwidth_matrix() * unequal, None, cluster.latency_matrix() * unequal
+    )
     number = int(rng.integers(1, 5))
     given = {"phase": "prefill", "output_tokens": 20, "in_flight": number, "timed_at": None}
     load = dataclasses.replace(problem.workload, **given | load)
     problem = dataclasses.replace(problem, cluster=cluster, workload=load)
-    while not pl.score(problem, plan := random_placement(problem, rng)).valid:
-        pass
-    return problem, plan
+    # of two stages, and with two GPUs in one of them, where such a plan is drawn
+    plans = [random_placement(problem, rng) for _ in range(60)]
+    plans.sort(key=lambda plan: -len(plan.gpus) * (len(plan) > 1))
+    return problem, next(plan for plan in plans if pl.score(problem, plan).valid)
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(90)
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
 def test_even_batches_take_what_the_evaluator_says(seed, phase):
@@ -58,6 +64,25 @@ def test_even_batches_take_what_the_evaluator_says(seed, phase):
     assert through == pytest.approx(
         evaluation.seconds_per_pass, rel=0.02 if phase == "mixed" else 1e-9
     )
+
+
+@pytest.mark.quick(12)
+@pytest.mark.parametrize("seed", range(60))
+def test_prompts_beside_answers_take_what_a_mixed_microbatch_says(seed):
+    """Of answers of another length than those of the problem: more or fewer tokens of prompts in a pass."""
+    problem, plan = placed(seed, phase="mixed")
+    times = LineTimes(problem, pl.evaluate(problem, plan).stages)
+    for answer in (5, 60):
+        other = dataclasses.replace(problem.workload, output_tokens=answer)
+        evaluation = pl.evaluate(dataclasses.replace(problem, workload=other), plan)
+        reads = other.tokens_passed - other.batch_size
+        work = Work(reads, 1, other.batch_size, other.sequence_length + answer / 2)
+        seconds, waits = times(work)
+        assert (seconds + waits).sum() == pytest.approx(evaluation.seconds_per_pass, rel=0.05)
+    alone, *whole = (
+        times(work._replace(reads=n * 2**20))[0] for n in (0, 1, 3)
+    )  # more than all can read
+    assert whole[1] - alone == pytest.approx(3 * (whole[0] - alone), rel=1e-6)
 
 
 @pytest.mark.quick(8)
@@ -158,6 +183,21 @@ def test_chunks_decide_what_a_pipeline_yields():
     assert rates[0] > 1.5 * rates[1] > 2 * rates[2]
 
 
+def test_engines_differ_in_who_joins_a_batch_and_who_loses_the_cache():
+    """One A100, and answers three times as long as the plan's."""
+    problem = three_types(phase="mixed", batch_size=96, sequence_length=1000, output_tokens=200)
+    problem = dataclasses.replace(problem, cluster=problem.cluster.only([0]))
+    served = {}
+    for engine in ("vLLM", "TensorRT-LLM", "transformers"):
+        result = pl.solve(problem, runs_on=engine)
+        options = {"clients": 150, "answer": ("exponential", 600)}
+        served[engine] = pl.serve(result.problem, result, 200, **options)
+    assert served["vLLM"].requests["preempted"].sum() > 0
+    assert "lost the cache" in served["vLLM"].sentence
+    assert served["TensorRT-LLM"].requests["preempted"].sum() == 0
+    assert served["transformers"].tokens_per_s < 0.7 * served["TensorRT-LLM"].tokens_per_s
+
+
 def test_a_flow_carries_what_it_was_found_for():
     problem = three_types(sequence_length=1000, batch_size=1)
     flow = pl.flow(problem, time_limit=20, stop=lambda progress: progress.incumbent is not None)
@@ -237,3 +277,41 @@ def test_requests_larger_than_memory_are_counted():
     served = pl.serve(problem, plan, 200, rate=1, prompt=("uniform", 1, 400_000))
     assert 0 < served.rejected < 200
     assert f"{served.rejected} requests need more memory" in served.sentence
+
+
+# The page
+
+
+def fleets():
+    """Of `docs/requests.md`: name, problem, limits and load."""
+    counts = {"A100-SXM-40": 4, "L4": 8, "T4": 8}
+    memory = {"A100-SXM-40": 40, "L4": 24, "T4": 16}
+    price = {"A100-SXM-40": 1.5, "L4": 0.7, "T4": 0.35}
+    mixed = pl.Cluster.from_counts(counts, memory, 12.5, usd_per_hour=price)
+    load = pl.Workload(1000, 16, "mixed", output_tokens=200)
+    small, large = (pl.load_model(name) for name in ("Llama-3-8B", "Llama-3-70B"))
+    node = pl.hardware.cluster_of_counts({"H100-SXM": 8})
+    gpus = [dataclasses.replace(gpu, usd_per_hour=2.5) for gpu in node.gpus]
+    node = dataclasses.replace(node, gpus=tuple(gpus))
+    yield "this one", pl.Problem(mixed, small, load, pl.Roofline()), (2000, 100), 20.0
+    yield "8 × H100", pl.Problem(node, large, load, pl.Roofline()), (1000, 40), 5.0
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_page_has_what_asking_for_more_brings():
+    lines = text_of("docs/requests.md").split("\n")
+    for name, problem, (ttft_ms, tpot_ms), rate in fleets():
+        at = next(k for k, line in enumerate(lines) if line.startswith(f"| {name}"))
+        for row, more in enumerate((1, 1.1)):
+            limits = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "batches": [8, 16, 32]}
+            plan = pl.deploy(problem, requests_per_s=rate * more, **limits)
+            sent = pl.serve(problem, plan, 4000, rate=rate, answer=("exponential", 200))
+            late = sent.at("ttft_ms", 99)
+            cells = [
+                cell.replace(",", "") for cell in lines[at + row].strip("| ").split(" | ")[-3:]
+            ]
+            stated = [float(cell) for cell in cells]
+            known = [plan.usd_per_hour, sent.requests["ttft_ms"].mean(), late]
+            assert stated == pytest.approx(known, rel=0.05)
+            assert (late > ttft_ms) == (row == 0)

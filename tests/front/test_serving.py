@@ -10,9 +10,9 @@ import pytest
 from pipelab.serving import Line, Request, Simulation
 
 
-def line(*seconds, **rules):
+def line(*seconds, waits=0.0, **rules):
     """A line through lanes, each with a function of work that says its seconds."""
-    waits = np.zeros(len(seconds))
+    waits = np.zeros(len(seconds)) + waits
     times = lambda work: (np.array([of(work) for of in seconds]), waits)  # noqa: E731
     return Line(np.arange(len(seconds)), times, **rules)
 
@@ -71,14 +71,16 @@ def test_a_tandem_is_passed_as_the_recurrence_has_it(seed):
     """Lanes in the order of arrival, with sizes that differ: b = max(free, at), lane by lane, in plain Python."""
     chance = random.Random(seed)
     slope = [chance.uniform(0, 1) for _ in range(chance.randint(1, 6))]
+    waits = [chance.choice([0.0, 0.3]) for _ in slope]
     requests = list(islice(at_random(0.7, lambda c: c.randint(1, 9), seed), 200))
     lanes = [lambda w, a=a: 0.1 + a * w.reads / 5 for a in slope]
-    run = run_of([one_by_one(*lanes)], iter(requests), 200)
+    run = run_of([one_by_one(*lanes, waits=waits)], iter(requests), 200)
     free, ends = [0.0] * len(slope), []
     for request in requests:
         at = request.seconds
         for k, a in enumerate(slope):
-            free[k] = at = max(at, free[k]) + 0.1 + a * request.prompt / 5
+            free[k] = max(at, free[k]) + 0.1 + a * request.prompt / 5
+            at = free[k] + waits[k]
         ends.append(at)
     assert [visit.ended for visit in run.visits] == pytest.approx(ends)
 
@@ -94,6 +96,24 @@ def test_full_batches_go_round_at_the_rate_of_littles_law(under_way, batch):
     run.run(lambda at: at.tokens >= 2000 * batch)
     rate = min(under_way * batch / sum(times), batch / max(times))
     assert run.tokens / run.now == pytest.approx(rate, rel=0.01)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5, 12])
+@pytest.mark.parametrize("at_once", [1, 3, math.inf])
+def test_parts_of_a_batch_follow_one_another(parts, at_once):
+    """As the evaluator has it: traversal and parts less one intervals, of the slowest lane or of so many at once."""
+    times = [0.1, 0.3, 0.2]
+    lanes = [lambda w, t=t: t for t in times]
+    rules = line(*lanes, part_tokens=10, parts_at_once=at_once)
+    run = run_of([rules], iter([Request(0.0, 10 * parts, 1)]), 1)
+    exact = at_once in (1, math.inf)
+    known = sum(times) + (parts - 1) * max(max(times), sum(times) / at_once)
+    assert run.now == pytest.approx(known) if exact else known <= run.now * (1 + 1e-9)
+
+
+def test_a_token_has_to_come_back_before_the_next():
+    run = run_of([line(lambda w: 1.0, back_seconds=0.25)], iter([Request(0.0, 1, 5)]), 1)
+    assert (run.visits[0].first, run.visits[0].ended) == (1.0, 1 + 4 * 1.25)
 
 
 class Watched(Simulation):
