@@ -6,17 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.cluster import GPU
 from pipelab.costs import TrainingCost, WrappedCosts
-from pipelab.problem import (
-    CostModel,
-    ModelLike,
-    Problem,
-    StageCost,
-    StageTables,
-    Workload,
-    answered,
-)  # fmt: skip
+from pipelab.problem import CostModel, Problem, StageCost, StageTables, answered
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -70,15 +61,10 @@ class SpeedCosts(WrappedCosts):
         return np.minimum.reduce(rates), np.maximum.reduce(times)
 
     def _in_scenario(
-        self,
-        speeds: Mapping[str, float],
-        model: ModelLike,
-        workload: Workload,
-        kinds: Sequence[GPU],
-        composition: np.ndarray,
-        batch_split: str,
+        self, speeds: Mapping[str, float], *asked: Any
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the factors of one scenario."""
+        model, workload, kinds, composition, batch_split = asked
         speed, has = np.array([speeds.get(kind.type, 1.0) for kind in kinds]), composition > 0
         slowest = np.where(has, speed, np.inf).min(axis=1)
         rate = np.repeat(slowest[:, None], len(model.spans.layers), axis=1)
