@@ -303,15 +303,15 @@ def test_the_page_has_what_asking_for_more_brings():
     lines = text_of("docs/requests.md").split("\n")
     for name, problem, (ttft_ms, tpot_ms), rate in fleets():
         at = next(k for k, line in enumerate(lines) if line.startswith(f"| {name}"))
-        for row, more in enumerate((1, 1.1)):
+        late, row = math.inf, 0
+        while late > ttft_ms:
             limits = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "batches": [8, 16, 32]}
-            plan = pl.deploy(problem, requests_per_s=rate * more, **limits)
-            sent = pl.serve(problem, plan, 4000, rate=rate, answer=("exponential", 200))
+            plan = pl.deploy(problem, requests_per_s=rate * 1.1**row, **limits)
+            sent = pl.serve(problem, plan, rate=rate, answer=("exponential", 200))
             late = sent.at("ttft_ms", 99)
-            cells = [
-                cell.replace(",", "") for cell in lines[at + row].strip("| ").split(" | ")[-3:]
-            ]
-            stated = [float(cell) for cell in cells]
+            cells = lines[at + row].replace(",", "").replace(" and growing", "").strip("| ")
+            stated = [float(cell) for cell in cells.split(" | ")[-3:]]
             known = [plan.usd_per_hour, sent.requests["ttft_ms"].mean(), late]
             assert stated == pytest.approx(known, rel=0.05)
-            assert (late > ttft_ms) == (row == 0)
+            row += 1
+        assert not lines[at + row].startswith("| |")
