@@ -61,7 +61,7 @@ class ModelLike:
     heads : int
         Heads of attention, which GPUs that cut a layer share; 0 where this does not matter.
     window : int or None
-        A token looks back at no more tokens than these, except in layers that `full_among` counts.
+        A token looks back at no more tokens than these.
     precision, kv_precision : str
         Of weights, and of keys and values, as inference engines call it; empty: not known.
     has_experts : bool
@@ -88,9 +88,9 @@ class ModelLike:
         """Return for how many ordinary layers these count in time."""
         return float(len(layers))
 
-    def full_among(self, layers: range) -> tuple[int, int]:
-        """Count the layers that look back at everything though the model has a window, and those without experts."""
-        return 0, 0
+    def cached_bytes(self, layers: range, tokens: int) -> float:
+        """Return the bytes of keys and values that these layers keep of a sequence with so many tokens."""
+        return len(layers) * min(self.window or tokens, tokens) * self.kv_bytes
 
     @derived
     def kv_bytes(self) -> float:

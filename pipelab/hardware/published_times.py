@@ -148,16 +148,17 @@ class Traversal:
         """
         demand, span, batch, gpus = self.demand, self.span, self.batch[0], self.degree
         flops, moved = span.last * demand.head_flops(batch), span.last * demand.head_bytes
-        for group, numbers in demand.groups(span):
-            attention = batch * group.attention_flops()
-            cache = group.kv_bytes(batch) * (group.load.phase == "decode")
-            for kind, number in numbers.items():
-                weights = group.layer_weight_bytes(kind, 1 / group.new_tokens)
-                flops += number * (group.layer_flops(kind, batch) + attention)
-                moved += number * (weights + cache)
+        for kind, number in demand.of_kinds(span):
+            cache = demand.kv_bytes(kind, batch) * (demand.load.phase == "decode")
+            weights = demand.layer_weight_bytes(kind, 1 / demand.new_tokens)
+            attention = batch * demand.attention_flops(kind)
+            flops += number * (demand.layer_flops(kind, batch) + attention)
+            moved += number * (weights + cache)
         peaks = [facts.fp16_tflop_per_s, facts.fp16_accumulate_tflop_per_s or 0.0]
         if demand.model.precision in ("fp8", "int8", "int4"):
             peaks.append(facts.fp8_tflop_per_s or 0.0)
+        elif demand.model.precision in ("nvfp4", "mxfp4"):
+            peaks.append(2 * (facts.fp8_tflop_per_s or 0.0))
         speed = facts.memory_bandwidth_gb_per_s
         among = f" on each of {gpus} GPUs" if gpus > 1 else ""
         computing = 1000 * flops / (gpus * max(peaks) * 1e12)

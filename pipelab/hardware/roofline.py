@@ -728,11 +728,11 @@ class Roofline(CostModel):
         ('layer', True)
         """
         demand, engine, b = Demand(model, workload), self.constants, workload.batch_size
-        hardware = self.hardware(demand, [gpu]).take(0)
-        sizes = moved_bytes(engine, demand, "ordinary", b, 1)
+        hardware, ordinary = self.hardware(demand, [gpu]).take(0), model.layer_kinds[0]
+        sizes = moved_bytes(engine, demand, ordinary, b, 1)
         weights, cached, activations = (size / hardware.bandwidth for size in sizes)
-        computing = hardware.computing_seconds(demand, "ordinary", b)
-        besides = hardware.besides_seconds(demand, "ordinary", b, 1)
+        computing = hardware.computing_seconds(ordinary, b)
+        besides = hardware.besides_seconds(ordinary, b, 1)
         overhead = engine.layer_overhead_us * 1e-6 + besides
         seconds = {
             "computing": computing,
@@ -1114,16 +1114,10 @@ def training_flops(model: Transformer, load: Workload) -> float:
 
 def _forward_flops(demand: Demand, span: Span, b: float) -> tuple[Any, Any]:
     """FLOPs of matrices, and of causal attention, in a forward of b sequences."""
-    matrices = (
-        (span.layers - span.dense) * demand.layer_flops("ordinary", b)
-        + span.dense * demand.layer_flops("dense", b)
-        + span.last * demand.head_flops(b)
-    )
-    pairs = sum(
-        sum(numbers.values()) * b * group.attention_flops()
-        for group, numbers in demand.groups(span)
-    )
-    return matrices, pairs
+    kinds = list(demand.of_kinds(span))
+    matrices = sum(number * demand.layer_flops(kind, b) for kind, number in kinds)
+    pairs = sum(number * b * demand.attention_flops(kind) for kind, number in kinds)
+    return matrices + span.last * demand.head_flops(b), pairs
 
 
 def _gradient_bytes(costs: Roofline) -> float:
