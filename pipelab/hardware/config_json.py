@@ -11,6 +11,7 @@ has the default of its class in transformers.
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.fields import is_list
 from pipelab.files.reading_and_writing import named, read_json
+from pipelab.hardware.layer_kinds import Formulas, family_tables
 from pipelab.hardware.quantisation import FIELDS, QuantisationScheme, agreed, schemes_of
 from pipelab.hardware.transformer import LatentAttention, Transformer
 
@@ -82,7 +84,7 @@ def model_of_config(path: Path, precision: str | None, kv_precision: str | None)
     c = _text_part(_read(path))
     kind = c.get("model_type")
     _refuse_unsupported(c, kind)
-    fields = _FAMILIES[kind].fields(c)
+    fields = _FAMILIES[kind].fields(c) if kind in _FAMILIES else _fields_by_formulas(c, kind)
     unsaid = precision is None or kv_precision is None
     schemes = schemes_of(c.path, c.values) if unsaid else []
     if kv_precision is None:
@@ -130,7 +132,7 @@ _SHARED = ("torch_dtype", "dtype", "tie_word_embeddings", "_name_or_path", *FIEL
 def _text_part(c: _Config) -> _Config:
     """Return the text part of a model that also sees or hears, if it can be read; warn of the rest."""
     text = c.values.get("text_config")
-    if not isinstance(text, dict) or str(text.get("model_type")) not in _FAMILIES:
+    if not isinstance(text, dict) or str(text.get("model_type")) not in _known():
         return c
     kind = shown(c.get("model_type"))
     left_out = "its encoders of images or sound, their weights and their memory, are left out"
@@ -155,8 +157,8 @@ def _refuse_other_attention(c: _Config) -> None:
 
 def _refuse_unsupported(c: _Config, kind: Any) -> None:
     what = f"model_type {shown(kind)}"
-    if not isinstance(kind, str) or kind not in _FAMILIES:
-        reason = f"its parameters are not counted here. {nearest(str(kind), _FAMILIES)}"
+    if not isinstance(kind, str) or kind not in _known():
+        reason = f"its parameters are not counted here. {nearest(str(kind), _known())}"
         raise c.refused(what, reason)
     for key in ("is_encoder_decoder", "text_config", "vision_config"):
         if c.get(key) not in (None, False):
@@ -222,21 +224,21 @@ def _windows(c: _Config, default: int | None = None, every: int = 0) -> dict[str
     every : int
         Unless `layer_types` says otherwise, each so-many-th layer looks back at everything; 0: none.
     """
-    layers = c.whole("num_hidden_layers")
+    layers, full = c.whole("num_hidden_layers"), _full_layers(c, every)
     size = c.get("sliding_window") if "sliding_window" in c.values else default
-    full = [i for i in range(layers) if every and (i + 1) % every == 0]
-    if c.get("layer_types") is not None:
-        full = _full_by_type(c)
-    elif size is None:
+    if size is None and c.get("layer_types") is None:
         full = list(range(layers))
     if len(full) == layers:
         return {"window": None}
     return {"window": c.whole("sliding_window", default), "full_layers": tuple(full)}
 
 
-def _full_by_type(c: _Config) -> list[int]:
-    """List the layers whose entry in `layer_types` is "full_attention"; the others must have a window."""
-    layers, kinds = c.whole("num_hidden_layers"), c.get("layer_types")
+def _full_layers(c: _Config, every: int) -> list[int]:
+    """List the layers that look back at everything: by `layer_types`, or each so-many-th; the others have a window."""
+    layers = c.whole("num_hidden_layers")
+    full = [every > 0 and (i + 1) % every == 0 for i in range(layers)]
+    default = ["full_attention" if one else "sliding_attention" for one in full]
+    kinds = c.get("layer_types", default)
     if not is_list(kinds) or len(kinds) != layers:
         raise c.error("layer_types", f"expected a list of num_hidden_layers = {layers} kinds")
     for kind in kinds:
@@ -321,6 +323,81 @@ def _deepseek(c: _Config) -> dict[str, Any]:
     }
 
 
+def _glm4_experts(c: _Config) -> dict[str, Any]:
+    """Read GLM-4.5's: a bias of queries, keys and values alone, and norms of queries and keys if it says so."""
+    return {
+        "experts": c.whole("n_routed_experts", least=2),
+        "experts_per_token": c.whole("num_experts_per_tok"),
+        "shared_experts": c.whole("n_shared_experts", 1, least=0),
+        "expert_ff": c.whole("moe_intermediate_size"),
+        "dense_layers": c.whole("first_k_dense_replace", 1, least=0),
+        "router_bias": True,
+        "qkv_bias": c.flag("attention_bias"),
+        "extra_parameters": 2 * c.whole("head_dim", 128) * c.flag("use_qk_norm"),
+    }
+
+
+def _minimax_experts(c: _Config) -> dict[str, Any]:
+    """Read MiniMax-M2's: norms of all queries together, and of all keys."""
+    heads = c.whole("num_attention_heads") + c.whole("num_key_value_heads")
+    norms = heads * c.whole("head_dim") * c.flag("use_qk_norm", True)
+    bias = c.flag("use_routing_bias", True)
+    return _mixtral_experts(c) | {"router_bias": bias, "extra_parameters": norms}
+
+
+def _fields_by_formulas(c: _Config, kind: str) -> dict[str, Any]:
+    """Read the fields of `Transformer` of a family of `data/model_families.toml`."""
+    family = family_tables()[kind]
+    family = family_tables().get(family.get("like"), family)
+    for key, reason in family.get("refused", {}).items():
+        if c.get(key):
+            raise c.refused(key, reason)
+
+    def ask(key: str) -> Any:
+        value = c.get(key, family.get("defaults", {}).get(key))
+        number = type(value) is int and 0 <= value <= 10**9
+        if not number and not isinstance(value, bool | str) and not is_list(value):
+            raise c.error(
+                key, "expected a whole number from 0 to 10^9, true, false, text or a list"
+            )
+        return value
+
+    names = Formulas(ask, family, {"i": 0})
+    try:
+        fields = {field: names[name] for field, name in _FIELDS_OF_FORMULAS.items()}
+        of_layers = [Formulas(ask, family, {"i": i}) for i in range(fields["layers"])]
+        parts = [[one.value(part) for part in family["layers"]] for one in of_layers]
+        kinds = [
+            one.kind([part for part in chosen if part])
+            for one, chosen in zip(of_layers, parts, strict=True)
+        ]
+    except InvalidData:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"its fields do not fit those of {kind}"
+        raise InvalidData(f"{named(c.path)}: {what}: {shown(str(error))}") from None
+    ordered = [one for one, _ in Counter(kinds).most_common()]
+    return fields | {"kinds": tuple(ordered), "pattern": tuple(map(ordered.index, kinds))}
+
+
+# Fields of `Transformer`, by names of `data/model_families.toml`.
+_FIELDS_OF_FORMULAS = {
+    "layers": "layers",
+    "d_model": "d",
+    "d_ff": "d_ff",
+    "heads": "heads",
+    "kv_heads": "kv_heads",
+    "head_dim": "head",
+    "vocab": "vocab",
+    "tied_embeddings": "tied",
+    "experts": "experts",
+    "experts_per_token": "per_token",
+    "expert_ff": "expert_ff",
+    "shared_experts": "shared",
+    "last_parameters": "last_parameters",
+}
+
+
 _LLAMA = _FamilyRules(kv_per_head=True, biased=True)
 _MISTRAL = _FamilyRules(windows=partial(_windows, default=4096))
 _GEMMA = _FamilyRules(biased=True, defaults={"head_dim": 256, "tie_word_embeddings": True})
@@ -362,7 +439,19 @@ _FAMILIES = {
     "deepseek_v2": _DEEPSEEK_V3._replace(defaults={}),
     "deepseek_v3": _DEEPSEEK_V3,
     "kimi_k2": _DEEPSEEK_V3,
+    "qwen3_vl_text": _QWEN3._replace(defaults={"head_dim": 128}),
+    "qwen3_vl_moe_text": _QWEN3._replace(more=_qwen_experts),
+    "qwen2_vl_text": _QWEN2,
+    "qwen2_5_vl_text": _QWEN2,
+    "mimo": _QWEN2,
+    "minimax_m2": _FamilyRules(more=_minimax_experts),
+    "glm4_moe": _FamilyRules(more=_glm4_experts),
 }
+
+
+def _known() -> list[str]:
+    """List the families that are read."""
+    return [*_FAMILIES, *(family_tables().keys() - {"names", "parts"})]
 
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "bf16"}  # 32 bits are loaded in 16

@@ -1,16 +1,21 @@
 """Kinds of layers of a language model: the weights of a layer, and what it keeps of earlier tokens.
 
-A model is a list of layers, each of one of a few kinds. Functions here name the parts from which kinds are made:
-`grouped_attention`, `latent_attention`, `gated_block`, `routed_experts`. Modules have the names of checkpoints.
+A model is a list of layers, each of one of a few kinds. What kinds are made of is data: parts and families of
+`data/model_families.toml`, which says how its formulas are read.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import CodeType
+from typing import Any
 
 from pipelab.fields import derived
+from pipelab.files.bundled_folders import data_dir
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WeightTensor:
     """Weights of one module of a layer, or of the same module of each of its experts."""
 
@@ -30,7 +35,7 @@ class WeightTensor:
         return self.rows * self.columns * self.experts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Lookback:
     """Numbers that a layer keeps of every token, and later tokens read."""
 
@@ -48,13 +53,20 @@ class Lookback:
         return min(filter(None, (self.window, self.selected)), default=None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LayerKind:
     """One kind of layer."""
 
     tensors: tuple[WeightTensor, ...]
     lookbacks: tuple[Lookback, ...] = ()
     state_bytes: float = 0.0  # of each sequence, however long
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @derived
+    def _hash(self) -> int:
+        return hash((self.tensors, self.lookbacks, self.state_bytes))
 
     @derived
     def parameters(self) -> int:
@@ -76,89 +88,68 @@ class LayerKind:
         return matrices * matrix_bytes + kept * kept_bytes + other
 
 
-def vector(module: str, size: int) -> WeightTensor:
-    """Name weights that are no matrix, such as norms and biases."""
-    return WeightTensor(module, size, kept=True)
+@cache
+def family_tables() -> dict[str, Any]:
+    """Return `data/model_families.toml`: names and parts of all, and the families."""
+    return tomllib.loads((data_dir() / "model_families.toml").read_text(encoding="utf-8"))
 
 
-def gated_block(
-    width: int, inner: int, module: str = "mlp", experts: int = 1, gate: bool = True
-) -> tuple[WeightTensor, ...]:
-    """Name the matrices of a feed-forward block: three, or two without a gate."""
-    into = ("gate_proj", "up_proj") if gate else ("up_proj",)
-    matrices = [WeightTensor(f"{module}.{name}", inner, width, experts) for name in into]
-    return (*matrices, WeightTensor(f"{module}.down_proj", width, inner, experts))
+@cache
+def _compiled(formula: str) -> CodeType:
+    return compile(formula, "data/model_families.toml", "eval")
 
 
-def routed_experts(
-    width: int, inner: int, experts: int, module: str = "mlp", bias: bool = False, gate: bool = True
-) -> tuple[WeightTensor, ...]:
-    """Name the matrices of experts among which a router chooses, and the router with its bias."""
-    matrices = gated_block(width, inner, f"{module}.experts", experts, gate)
-    routed = tuple(replace(tensor, routed=True) for tensor in matrices)
-    router = WeightTensor(f"{module}.gate", experts, width, kept=True)
-    return (*routed, router, vector(f"{module}.gate.e_score_correction_bias", bias * experts))
+class Formulas(dict[str, Any]):
+    """The values of a family's names: by its formulas, or as `ask` answers what no formula has.
 
-
-def grouped_attention(
-    width: int,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    *,
-    value_dim: int | None = None,
-    window: int | None = None,
-    gate: bool = False,
-    values: bool = True,
-) -> tuple[tuple[WeightTensor, ...], Lookback]:
-    """Name the matrices of attention with grouped heads, and what it looks back at.
-
-    With a `gate`, queries have as many more; without `values`, keys are the values, and both are cached.
+    Formulas are the package's; a configuration gives values alone.
     """
-    value_dim = value_dim or head_dim
-    rows = {"q_proj": heads * head_dim * (1 + gate), "k_proj": kv_heads * head_dim}
-    rows |= {"v_proj": kv_heads * value_dim} if values else {}
-    matrices = [WeightTensor(f"self_attn.{name}", size, width) for name, size in rows.items()]
-    matrices.append(WeightTensor("self_attn.o_proj", width, heads * value_dim))
-    pair = 2 * heads * (head_dim + value_dim)
-    kept = kv_heads * (head_dim + value_dim)
-    return tuple(matrices), Lookback(kept, pair, pair, kv_heads, window)
 
+    def __init__(
+        self, ask: Callable[[str], Any], family: Mapping[str, Any], known: Mapping[str, Any]
+    ) -> None:
+        tables = family_tables()
+        self.ask = ask
+        self.formulas = tables["names"] | family.get("names", {})
+        self.parts = tables["parts"] | family.get("parts", {})
+        super().__init__(known, int=int, len=len, max=max)
 
-def latent_attention(
-    width: int,
-    heads: int,
-    head_dim: int,
-    latent: tuple[int | None, int, int, int],
-    *,
-    window: int | None = None,
-    selected: int | None = None,
-) -> tuple[tuple[WeightTensor, ...], Lookback]:
-    """Name the matrices of latent attention with its norms, and what it looks back at.
+    def __missing__(self, name: str) -> Any:
+        if name in self.formulas:
+            value = self.value(self.formulas[name])
+        else:
+            value = name if name in self.parts else self.ask(name)
+        self[name] = value
+        return value
 
-    Prefill expands the latent vector into heads; decode works on the vector itself (DeepSeek-V2, 2.1.2).
-    `latent` has the ranks of queries and of keys, and the widths of the rotated part and of a value.
-    """
-    query_rank, kv_rank, rope, value = latent
-    shapes = {"q_proj": (heads * (head_dim + rope), width)}
-    if query_rank:
-        shapes = {
-            "q_a_proj": (query_rank, width),
-            "q_b_proj": (heads * (head_dim + rope), query_rank),
-        }
-    shapes |= {
-        "kv_a_proj_with_mqa": (kv_rank + rope, width),
-        "kv_b_proj": (heads * (head_dim + value), kv_rank),
-        "o_proj": (width, heads * value),
-    }
-    matrices = [WeightTensor(f"self_attn.{name}", *shape) for name, shape in shapes.items()]
-    norms = vector("self_attn.a_layernorms", (query_rank or 0) + kv_rank)
-    reading, writing = 2 * heads * (head_dim + rope + value), 2 * heads * (2 * kv_rank + rope)
-    lookback = Lookback(kv_rank + rope, reading, writing, 1, window, selected)
-    return (*matrices, norms), lookback
+    def value(self, formula: str) -> Any:
+        """Compute a formula."""
+        return eval(
+            _compiled(formula), {"__builtins__": {"int": int, "len": len, "max": max}}, self
+        )
 
+    def kind(self, parts: Sequence[str]) -> LayerKind:
+        """Make the kind of layer that has these parts."""
+        chosen = [self.parts[part] for part in parts]
+        weights = [pair for part in chosen for pair in part["weights"].items()]
+        tensors = [self._tensor(module, self.value(formula)) for module, formula in weights]
+        looks = [
+            Lookback(**{name: self.value(formula) for name, formula in one.items()})
+            for part in chosen
+            for one in part.get("lookbacks", ())
+        ]
+        state = sum(self.value(part["state"]) for part in chosen if "state" in part)
+        there = tuple(tensor for tensor in tensors if tensor.size)
+        return LayerKind(tensors=there, lookbacks=tuple(looks), state_bytes=float(state))
 
-def stored(kind: LayerKind, bytes_of: Callable[[WeightTensor], float | None]) -> LayerKind:
-    """Return the kind with the bytes of a weight of every tensor, as a checkpoint stores it."""
-    tensors = [replace(tensor, bytes_each=bytes_of(tensor)) for tensor in kind.tensors]
-    return replace(kind, tensors=tuple(tensors))
+    def _tensor(self, module: str, shape: Any) -> WeightTensor:
+        sizes = list(shape) if isinstance(shape, tuple | list) else [shape, 1]
+        experts, rows, columns = sizes if len(sizes) == 3 else (1, *sizes)
+        return WeightTensor(
+            module=module.format_map(self),
+            rows=rows,
+            columns=columns,
+            experts=experts,
+            routed=len(sizes) == 3,
+            kept=not isinstance(shape, tuple),
+        )

@@ -9,15 +9,7 @@ from dataclasses import field, replace
 from pipelab.display import DataFrame, data_frame, table
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Count, Flag, Layers, Natural, Positive, checked, derived
-from pipelab.hardware.layer_kinds import (
-    LayerKind,
-    Lookback,
-    gated_block,
-    grouped_attention,
-    latent_attention,
-    routed_experts,
-    vector,
-)
+from pipelab.hardware.layer_kinds import Formulas, LayerKind, Lookback
 from pipelab.problem import ModelLike
 from pipelab.spans import Spans, spans_from_factors
 
@@ -294,29 +286,32 @@ class Transformer(ModelLike):
         return [(d, f) for f in full for d in dense]
 
     def _kind(self, dense: bool, full: bool) -> LayerKind:
-        window = None if full else self.window
+        """Make the kind of layer with these fields' dimensions, of the parts that all families share."""
+        of_latent = vars(self.latent) if self.latent else {}
+        biases = (self.heads + 2 * self.kv_heads) * self.head_dim * self.qkv_bias
+        inner = self.expert_ff or self.d_ff
+        names = {
+            "d": self.d_model,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head": self.head_dim,
+            "window": None if full else self.window,
+            "inner": self.d_ff if dense else inner,
+            "experts": self.experts,
+            "expert_ff": inner,
+            "shared": self.shared_experts,
+            "router_bias": int(self.router_bias),
+            "attention_vectors": biases,
+            "norms": 2 * self.d_model + self.extra_parameters,
+            "query_rank": of_latent.get("query_rank") or 0,
+            "kv_rank": of_latent.get("kv_rank"),
+            "rope": of_latent.get("rope_dim"),
+        }
         if self.latent:
-            ranks = (self.latent.query_rank, self.latent.kv_rank)
-            latent = (*ranks, self.latent.rope_dim, self.latent.value_dim)
-            matrices, lookback = latent_attention(
-                self.d_model, self.heads, self.head_dim, latent, window=window
-            )
-        else:
-            matrices, lookback = grouped_attention(
-                self.d_model, self.heads, self.kv_heads, self.head_dim, window=window
-            )
-            biases = (self.heads + 2 * self.kv_heads) * self.head_dim * self.qkv_bias
-            matrices = (*matrices, vector("self_attn.biases", biases))
-        block = gated_block(self.d_model, self.d_ff)
-        if not dense:
-            inner = self.expert_ff or self.d_ff
-            block = gated_block(self.d_model, inner)
-            if self.has_experts:
-                block = routed_experts(self.d_model, inner, self.experts, bias=self.router_bias)
-                shared = "mlp.shared_experts"
-                block += gated_block(self.d_model, inner, shared, self.shared_experts)
-        norms = vector("norms", 2 * self.d_model + self.extra_parameters)
-        return LayerKind((*matrices, *block, norms), (lookback,))
+            names["value"] = self.latent.value_dim
+        block = "routed" if self.has_experts and not dense else "gated"
+        attention = "latent" if self.latent else "attention"
+        return Formulas(names.__getitem__, {}, names).kind([attention, block, "layer_norms"])
 
     def numbers_of_kinds(self, layers: range) -> tuple[int, ...]:
         """Count the layers of each kind among these.
