@@ -11,10 +11,10 @@ has the default of its class in transformers.
 
 import os
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,13 @@ from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.fields import is_list
 from pipelab.files.reading_and_writing import named, read_json
 from pipelab.hardware.layer_kinds import Formulas, family_tables
-from pipelab.hardware.quantisation import FIELDS, QuantisationScheme, agreed, schemes_of
+from pipelab.hardware.quantisation import (
+    FIELDS,
+    QuantisationScheme,
+    agreed,
+    fields_of_kinds,
+    schemes_of,
+)
 from pipelab.hardware.transformer import LatentAttention, Transformer
 
 
@@ -91,10 +97,12 @@ def model_of_config(path: Path, precision: str | None, kv_precision: str | None)
         kv_precision = agreed(schemes, "kv_precision", QuantisationScheme.kv_precision) or "bf16"
     try:
         model = Transformer(_name(c), **fields, kv_precision=kv_precision)
-        if precision is None:
-            stored = agreed(schemes, "precision", lambda scheme: scheme.precision(model))
-            precision = stored or _plain_precision(c)
-        return replace(model, precision=precision)
+        if precision is not None:
+            return replace(model, precision=precision)
+        stored = agreed(
+            schemes, "precision", lambda one: one.stored(model), attrgetter("precision")
+        )
+        return stored or replace(model, precision=_plain_precision(c))
     except InvalidValue as error:
         field, _, expected = error.problems[0]
         raise c.error(_KEYS.get(field, field), expected) from None
@@ -376,8 +384,7 @@ def _fields_by_formulas(c: _Config, kind: str) -> dict[str, Any]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"its fields do not fit those of {kind}"
         raise InvalidData(f"{named(c.path)}: {what}: {shown(str(error))}") from None
-    ordered = [one for one, _ in Counter(kinds).most_common()]
-    return fields | {"kinds": tuple(ordered), "pattern": tuple(map(ordered.index, kinds))}
+    return fields | fields_of_kinds(kinds)
 
 
 # Fields of `Transformer`, by names of `data/model_families.toml`.
