@@ -88,10 +88,33 @@ class LayerKind:
         return matrices * matrix_bytes + kept * kept_bytes + other
 
 
+_SHARED = ("defaults", "names", "parts")
+
+
 @cache
-def family_tables() -> dict[str, Any]:
-    """Return `data/model_families.toml`: names and parts of all, and the families."""
+def _tables() -> dict[str, Any]:
     return tomllib.loads((data_dir() / "model_families.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def shared_parts() -> dict[str, Any]:
+    """Return what all families share: defaults, names, and parts."""
+    base: dict[str, Any] = {"layers": [], "marks": {}, "refused": {}, "required": []}
+    return base | {table: _tables()[table] for table in _SHARED}
+
+
+@cache
+def model_families() -> dict[str, dict[str, Any]]:
+    """Return the families of `data/model_families.toml` by their `model_type`, with what they take from others."""
+    return {name: _complete(name) for name in _tables() if name not in _SHARED}
+
+
+def _complete(name: str) -> dict[str, Any]:
+    family = _tables()[name]
+    whole = _complete(family["like"]) if "like" in family else dict(shared_parts())
+    for key, given in family.items():
+        whole[key] = whole.get(key, {}) | given if isinstance(given, dict) else given
+    return whole
 
 
 @cache
@@ -108,10 +131,8 @@ class Formulas(dict[str, Any]):
     def __init__(
         self, ask: Callable[[str], Any], family: Mapping[str, Any], known: Mapping[str, Any]
     ) -> None:
-        tables = family_tables()
         self.ask = ask
-        self.formulas = tables["names"] | family.get("names", {})
-        self.parts = tables["parts"] | family.get("parts", {})
+        self.formulas, self.parts = family["names"], family["parts"]
         super().__init__(known, int=int, len=len, max=max)
 
     def __missing__(self, name: str) -> Any:
@@ -123,7 +144,7 @@ class Formulas(dict[str, Any]):
         return value
 
     def value(self, formula: str) -> Any:
-        """Compute a formula."""
+        """Compute a formula, which is the package's own."""
         return eval(
             _compiled(formula), {"__builtins__": {"int": int, "len": len, "max": max}}, self
         )

@@ -67,7 +67,7 @@ class _StoredWeights(NamedTuple):
 
     def bytes_each(self, tensor: WeightTensor) -> float:
         """Return the bytes of each weight of a matrix, with scales."""
-        scales = ceil(tensor.rows / self.rows) * ceil(tensor.columns / self.columns)
+        scales = max(1, ceil(tensor.rows / self.rows)) * max(1, ceil(tensor.columns / self.columns))
         return PRECISIONS[self.precision] + self.scale_bytes * scales / (
             tensor.rows * tensor.columns
         )
@@ -126,8 +126,9 @@ class QuantisationScheme:
             left_out = _pattern([], self.error)
 
         def form_of(module: str) -> _StoredWeights | None:
-            named_here = (form for pattern, form in rules if pattern.match(module))
-            return next(named_here, None if left_out.match(module) else default)
+            if left_out.match(module):
+                return None
+            return next((form for pattern, form in rules if pattern.match(module)), default)
 
         weights: Counter[str] = Counter()
 
@@ -261,7 +262,7 @@ class QuantisationScheme:
             raise self.error(
                 key, size, "expected a whole number, or -1 for a row, or two for a block"
             )
-        return _StoredWeights(precision, *sizes, scale_bytes)
+        return _StoredWeights(precision, float(sizes[0]), float(sizes[1]), scale_bytes)
 
     def _named(self, key: str, kind: Any, bits: Any) -> str:
         if not isinstance(kind, str) or (kind, _whole(bits)) not in _BITS:
@@ -289,9 +290,9 @@ class QuantisationScheme:
             of_some = nested or (key.endswith("_quant_algo") and not self._mixed)
             several = is_list(value) and any(map(is_list, value))
             unknown = key not in _ASIDE or (key == "quantized_layers" and not self._mixed)
-            if value and (of_some or several) and unknown and "kv_cache" not in key:
-                if key not in _LISTS and not key.endswith("block_size"):
-                    raise self.error(key, value, "expected forms of matrices that are known here")
+            named_otherwise = "kv_cache" in key or key in _LISTS or key.endswith("block_size")
+            if value and (of_some or several) and unknown and not named_otherwise:
+                raise self.error(key, value, "expected forms of matrices that are known here")
 
 
 def fields_of_kinds(kinds: Sequence[LayerKind]) -> dict[str, Any]:
@@ -301,7 +302,7 @@ def fields_of_kinds(kinds: Sequence[LayerKind]) -> dict[str, Any]:
 
 
 def _pattern(names: Sequence[Any], error: Callable[..., InvalidData]) -> re.Pattern[str]:
-    """Compile what a list of modules means: their names or ends of these, with what is below, or patterns of either sort."""
+    """Compile what a list of modules means: names or ends of names, with what is below, or patterns of either sort."""
     parts = []
     for name in names:
         if not isinstance(name, str):

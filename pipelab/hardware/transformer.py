@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from pipelab.display import DataFrame, data_frame, table
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Count, Flag, Layers, Natural, Positive, checked, derived
-from pipelab.hardware.layer_kinds import Formulas, LayerKind, Lookback
+from pipelab.hardware.layer_kinds import Formulas, LayerKind, Lookback, shared_parts
 from pipelab.problem import ModelLike
 from pipelab.spans import Spans, spans_from_factors
 
@@ -256,7 +256,7 @@ class Transformer(ModelLike):
     @property
     def kv_parts(self) -> int:
         """Into how many parts tensor parallelism can cut the cache."""
-        return 1 if self.latent else self.kv_heads
+        return max((x.parts for kind in self.layer_kinds for x in kind.lookbacks), default=1)
 
     @property
     def block_width(self) -> int:
@@ -311,7 +311,9 @@ class Transformer(ModelLike):
             names["value"] = self.latent.value_dim
         block = "routed" if self.has_experts and not dense else "gated"
         attention = "latent" if self.latent else "attention"
-        return Formulas(names.__getitem__, {}, names).kind([attention, block, "layer_norms"])
+        return Formulas(names.__getitem__, shared_parts(), names).kind(
+            [attention, block, "layer_norms"]
+        )
 
     def numbers_of_kinds(self, layers: range) -> tuple[int, ...]:
         """Count the layers of each kind among these.
