@@ -11,7 +11,7 @@ from functools import cache
 from types import CodeType
 from typing import Any
 
-from pipelab.fields import derived
+from pipelab.fields import Frozen, derived
 from pipelab.files.bundled_folders import data_dir
 
 
@@ -54,7 +54,7 @@ class Lookback:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerKind:
+class LayerKind(Frozen):
     """One kind of layer."""
 
     tensors: tuple[WeightTensor, ...]
