@@ -87,7 +87,7 @@ def _changed(path, tmp_path, **fields):
 @pytest.mark.parametrize(
     ("path", "fields", "message"),
     [
-        (BENCH, {"gpu_info": "NVIDIA GeForce RTX 4080"}, r"RTX 4080': no type .*did you mean 'NVIDIA GeForce RTX"),
+        (BENCH, {"gpu_info": "NVIDIA GeForce RTX 4085"}, r"RTX 4085': no type .*did you mean 'NVIDIA GeForce RTX"),
         (BENCH, {"model_n_params": 9876543210}, "no known model has this number of parameters; give model="),
         (BENCH, {"n_gen": 128}, "leave out -pg"),
         (BENCH, {"n_depth": 512}, "field 'n_depth': 512"),
@@ -110,7 +110,7 @@ def test_what_a_result_lacks_is_named(tmp_path, path, fields, message):
 
 
 def test_what_is_stated_counts(tmp_path):
-    new = _changed(BENCH, tmp_path, gpu_info="NVIDIA GeForce RTX 4080", model_type="odd")
+    new = _changed(BENCH, tmp_path, gpu_info="NVIDIA GeForce RTX 4085", model_type="odd")
     (row,) = _rows(new, gpu_type="RTX3090", precision="int8", engine="kernels")
     assert (row.gpu_type, row.precision, row.engine) == ("RTX3090", "int8", "kernels")
     with _refused("Llama-2-7B has 6,738,415,616"):

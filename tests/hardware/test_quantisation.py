@@ -235,7 +235,9 @@ def test_a_checkpoint_is_as_large_as_its_tensors_or_refused(seeds, tmp_path):
         assert gb == pytest.approx(stored_bytes(model, *stored) / 1e9, rel=2e-5), (seed, fields)
         of_keys = KV_READ[str(kv)]
         assert found.kv_precision == of_keys, (seed, fields)
-        most = {stored[0], 16} if stored[4] else {stored[0]}  # matrices left out may be most of them
+        most = (
+            {stored[0], 16} if stored[4] else {stored[0]}
+        )  # matrices left out may be most of them
         assert BITS[found.precision] in most, (seed, fields)
         read.append((kind, found.precision, found.kv_precision, place))
         groups.add(str(stored[:3]))
