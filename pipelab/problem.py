@@ -66,6 +66,8 @@ class ModelLike:
         Of weights, and of keys and values, as inference engines call it; empty: not known.
     has_experts : bool
         Whether layers have a router.
+    unmeasured : str
+        What no measured model has; empty if there are measurements of such models.
     """
 
     name: str
@@ -79,6 +81,7 @@ class ModelLike:
     precision: str = ""
     kv_precision: str = ""
     has_experts: bool = False
+    unmeasured: str = ""
 
     def weight_gb(self, layers: range) -> float:
         """Return the weights of these layers, in the unit of `layer_weight_gb`."""

@@ -316,17 +316,19 @@ class TimeGroup(NamedTuple):
     experts: bool  # a mixture of experts, or dense
     layout: str | None  # ONE_GPU, TENSOR_PARALLELISM or PIPELINE
     engine: str | None
+    unmeasured: str = ""  # what no measured model has (`Transformer.unmeasured`)
 
     @property
     def words(self) -> str:
         """The group in words, such as "decode, dense, one GPU, vLLM"."""
         kind = "mixtures of experts" if self.experts else "dense"
-        return ", ".join(filter(None, (self.phase, kind, self.layout, self.engine)))
+        parts = (self.phase, kind, self.unmeasured, self.layout, self.engine)
+        return ", ".join(filter(None, parts))
 
     def widened(self) -> "list[TimeGroup]":
         """List this group, and those that it is part of: of any engine, any layout, any phase."""
         groups = [self, self._replace(engine=None), self._replace(engine=None, layout=None)]
-        return [*groups, TimeGroup(None, self.experts, None, None)]
+        return [*groups, self._replace(phase=None, layout=None, engine=None)]
 
 
 ONE_GPU, TENSOR_PARALLELISM, PIPELINE = "one GPU", "tensor parallelism", "pipeline"
@@ -345,7 +347,8 @@ def group_of(problem: Problem, engine: str, placement: Placement | None = None) 
         sizes = [len(stage.gpus) for stage in placement.stages]
     alone = TENSOR_PARALLELISM if sizes[0] > 1 else ONE_GPU
     layout = PIPELINE if len(sizes) > 1 else alone
-    return TimeGroup(problem.workload.phase, problem.model.has_experts, layout, engine)
+    model = problem.model
+    return TimeGroup(problem.workload.phase, model.has_experts, layout, engine, model.unmeasured)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,7 +395,7 @@ def band_of(group: TimeGroup, costs: Predictor) -> Band:
     for column in ("phase", "layout", "engine"):
         if (value := getattr(group, column)) is not None:
             inside &= table[column] == value
-    errors = table.loc[inside, "error"]
+    errors = table.loc[inside & (not group.unmeasured), "error"]
     if len(errors) < LEAST_TIMES:
         return Band(group=group, measurements=len(errors))
     low, high = errors.quantile([0.1, 0.9]).tolist()
