@@ -220,13 +220,21 @@ class Demand:
         """Return the bytes of b sequences' residual stream, which tensor parallelism adds up and stages send on."""
         return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
 
-    def stored_bytes(self, span: Span, b: Any, t: int) -> Any:
+    def stored_bytes(self, span: Span, b: Any, t: int, sequence_parallel: bool) -> Any:
         """Activations that training keeps of b sequences in these layers, on one of t GPUs; 0 in serving."""
         if self.load.phase != "training":
             return 0.0
         tokens = b * self.new_tokens
-        layer = activation_bytes(self.model, tokens, sequence=self.load.sequence_length, degree=t)
-        return span.layers * layer + span.last * kept_by_head(self.model, tokens, t)
+        layer = activation_bytes(
+            self.model,
+            tokens,
+            sequence=self.load.sequence_length,
+            degree=t,
+            sequence_parallel=sequence_parallel,
+        )
+        return span.layers * layer + span.last * kept_by_head(
+            self.model, tokens, t, sequence_parallel
+        )
 
     def head_flops(self, b: Any) -> Any:
         """Return the FLOPs of the head for b sequences."""
@@ -332,7 +340,8 @@ class Hardware:
 
     def stage_seconds(self, span: Span, b: np.ndarray | float, t: int) -> np.ndarray:
         """T_stage for b sequences; all arrays broadcast. In training, of a forward."""
-        moved = self.moving_seconds(self.demand.stored_bytes(span, b, t))
+        stored = self.demand.stored_bytes(span, b, t, self.engine.sequence_parallel)
+        moved = self.moving_seconds(stored)
         return self.layers_seconds(span, b, t) + moved
 
     def moving_seconds(self, stored: Any) -> Any:
