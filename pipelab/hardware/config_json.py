@@ -45,7 +45,8 @@ class _Config:
 
     def refused(self, what: str, reason: str) -> InvalidData:
         """Make an error for a model that `Transformer` cannot hold."""
-        instead = "describe a similar model with pl.hardware.Transformer(…), if an estimate will do"
+        needed = "layers, d_model, d_ff, heads, kv_heads, head_dim and vocab"
+        instead = f"if an estimate will do, give a TOML file with {needed} of a similar model"
         return InvalidData(f"{named(self.path)}: {what} is not supported: {reason}; {instead}")
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -81,12 +82,7 @@ class _Config:
                 raise self.error(key, f"expected {names}, not {shown(mark)}")
 
 
-_SORTS = {
-    int: "a whole number from 0 to 10^9",
-    bool: "true or false",
-    str: "text",
-    list: "a list",
-}
+_SORTS = {int: "a whole number from 0 to 10^9", bool: "true or false", str: "text", list: "a list"}
 
 
 def model_of_config(path: Path, precision: str | None, kv_precision: str | None) -> Transformer:
@@ -110,7 +106,8 @@ def model_of_config(path: Path, precision: str | None, kv_precision: str | None)
     c = _text_part(_read(path))
     kind = c.get("model_type")
     _refuse_unsupported(c, kind)
-    fields = _fields(c, model_families()[kind])
+    family = model_families()[kind]
+    fields = _fields(c, family)
     unsaid = precision is None or kv_precision is None
     schemes = schemes_of(c.path, c.values) if unsaid else []
     if kv_precision is None:
@@ -125,19 +122,8 @@ def model_of_config(path: Path, precision: str | None, kv_precision: str | None)
         return stored or replace(model, precision=_plain_precision(c))
     except InvalidValue as error:
         field, _, expected = error.problems[0]
-        raise c.error(_KEYS.get(field, field), expected) from None
-
-
-# The field of a configuration that a field of `Transformer` comes from, where that may not fit.
-_KEYS = {
-    "layers": "num_hidden_layers",
-    "kv_heads": "num_key_value_heads",
-    "experts_per_token": "num_experts_per_tok",
-    "d_model": "hidden_size",
-    "heads": "num_attention_heads",
-    "vocab": "vocab_size",
-    "d_ff": "intermediate_size",
-}
+        names = family["names"]  # of the field's formula, which may be a field of the configuration
+        raise c.error(names.get(family["fields"].get(field), field), expected) from None
 
 
 def _read(path: Path) -> _Config:
@@ -197,7 +183,7 @@ def _fields(c: _Config, family: Mapping[str, Any]) -> dict[str, Any]:
     for key in family["marks"]:  # also where no formula asks
         names.ask(key)
     try:
-        fields = {field: names[name] for field, name in _FIELDS_OF_NAMES.items()}
+        fields = {field: names[name] for field, name in family["fields"].items()}
         if family["layers"][0] == "latent":
             widths = (names["query_rank"] or None, names["kv_rank"], names["rope"], names["value"])
             fields["latent"] = LatentAttention(*widths)
@@ -213,24 +199,6 @@ def _fields(c: _Config, family: Mapping[str, Any]) -> dict[str, Any]:
         doubt = f"its fields do not fit a model of type {c.get('model_type')}"
         raise InvalidData(f"{named(c.path)}: {doubt}: {shown(str(error))}") from None
     return fields | fields_of_kinds(kinds)
-
-
-# Fields of `Transformer`, by names of `data/model_families.toml`.
-_FIELDS_OF_NAMES = {
-    "layers": "layers",
-    "d_model": "d",
-    "d_ff": "d_ff",
-    "heads": "heads",
-    "kv_heads": "kv_heads",
-    "head_dim": "head",
-    "vocab": "vocab",
-    "tied_embeddings": "tied",
-    "experts": "experts",
-    "experts_per_token": "per_token",
-    "expert_ff": "expert_ff",
-    "shared_experts": "shared",
-    "last_parameters": "last_parameters",
-}
 
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "bf16"}  # 32 bits are loaded in 16

@@ -88,7 +88,7 @@ class LayerKind(Frozen):
         return matrices * matrix_bytes + kept * kept_bytes + other
 
 
-_SHARED = ("defaults", "names", "parts")
+_SHARED = ("fields", "defaults", "names", "parts")
 
 
 @cache

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from pipelab.errors import InvalidData, shown
 from pipelab.fields import is_list
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import frame_of
 from pipelab.files.reading_and_writing import named, read_json
 from pipelab.hardware.layer_kinds import LayerKind, WeightTensor
 from pipelab.hardware.transformer import PRECISIONS, Transformer
@@ -25,18 +27,6 @@ _KNOWN = (
     "fp8, fbgemm_fp8, mxfp4, awq, gptq, compressed-tensors, modelopt, or 8 bits of bitsandbytes"
 )
 _BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4", ("float", 4): "nvfp4"}
-# Model Optimizer's `quant_algo`: precision, weights with one scale (None: `group_size`, -1: a row), and its bytes.
-_ALGORITHMS: dict[str, tuple[str, Any, float]] = {
-    "FP8": ("fp8", inf, 4),
-    "FP8_PER_CHANNEL_PER_TOKEN": ("fp8", -1, 4),
-    "FP8_PB_WO": ("fp8", [128, 128], 4),
-    "W4A16_AWQ": ("int4", None, 2),
-    "W4A8_AWQ": ("int4", None, 2),
-    "NVFP4": ("nvfp4", None, 1),
-    "W4A16_NVFP4": ("nvfp4", None, 1),
-    "MXFP8": ("fp8", 32, 1),
-    "W4A16_MXFP4": ("mxfp4", 32, 1),
-}
 # compressed-tensors' formats in which weights of 8 bits have a byte each; those of 4 bits are the last.
 _FORMATS = ("float-quantized", "int-quantized", "naive-quantized", None, "pack-quantized")
 _PACKED = {
@@ -212,12 +202,16 @@ class QuantisationScheme:
         said = {key for key, value in self.values.items() if value and "kv_cache" not in key}
         if algorithm is None and "quant_algo" in self.values and said <= {"producer", *_LISTS}:
             return None  # keys and values alone
-        if not isinstance(algorithm, str) or algorithm.upper() not in _ALGORITHMS:
-            raise self.error("quant_algo", algorithm, f"expected one of {', '.join(_ALGORITHMS)}")
-        precision, group, scale_bytes = _ALGORITHMS[algorithm.upper()]
+        known = frame_of(data_dir() / "quantisations.csv", "algorithm")
+        if not isinstance(algorithm, str) or algorithm.upper() not in known.index:
+            raise self.error("quant_algo", algorithm, f"expected one of {', '.join(known.index)}")
+        row = known.loc[algorithm.upper()]
+        precision, per_scale = str(row["precision"]), str(row["weights_per_scale"])
+        group: Any = {"tensor": inf, "row": -1, "128x128": [128, 128]}.get(per_scale)
         if group is None:
-            group = values.get("group_size", 16 if precision == "nvfp4" else None)
-        return self._form(precision, "group_size", group, scale_bytes)
+            stated = values.get("group_size", 16 if precision == "nvfp4" else None)
+            group = stated if per_scale == "group_size" else int(per_scale)
+        return self._form(precision, "group_size", group, float(row["scale_bytes"]))
 
     def _grouped(self, bits: Any, group: Any) -> tuple[_StoredWeights, bool]:
         """Read AWQ's and GPTQ's: a scale of 16 bits and a zero as long as a weight for every group."""

@@ -14,23 +14,11 @@ from pipelab.problem import ModelLike
 from pipelab.spans import Spans, spans_from_factors
 
 # bytes per element
-PRECISIONS = {
-    "fp32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "int8": 1.0,
-    "int4": 0.5,
-    "nvfp4": 0.5,
-    "mxfp4": 0.5,
-}
+PRECISIONS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
+PRECISIONS |= dict.fromkeys(("int4", "nvfp4", "mxfp4"), 0.5)
 # With scales: in int4, every group of 128 has one of 16 bits and a zero of 4 (AWQ, GPTQ); in NVIDIA's 4-bit floats
 # every 16 have one of 8 bits, in those of the Open Compute Project (OCP Microscaling Formats, 1.0) every 32.
-_WEIGHT_BYTES = PRECISIONS | {
-    "int4": 0.5 + (2.0 + 0.5) / 128,
-    "nvfp4": 0.5 + 1.0 / 16,
-    "mxfp4": 0.5 + 1.0 / 32,
-}
+_SCALES = {"int4": (2.0 + 0.5) / 128, "nvfp4": 1.0 / 16, "mxfp4": 1.0 / 32}  # bytes per weight
 
 
 @checked
@@ -135,8 +123,8 @@ class Transformer(ModelLike):
     >>> llama = pl.load_model("Llama-3-70B")
     >>> f"{llama.parameters():,}"
     '70,553,706,496'
-    >>> llama.kv_elements  # per token and layer: 2 × 8 heads × 128
-    2048
+    >>> llama.kv_bytes  # per token and layer: 2 bytes × 2 × 8 heads × 128
+    4096.0
     """
 
     name: str
@@ -215,7 +203,7 @@ class Transformer(ModelLike):
     @property
     def weight_bytes(self) -> float:
         """Bytes per weight of the layers' matrices, scales included."""
-        return _WEIGHT_BYTES[self.precision]
+        return PRECISIONS[self.precision] + _SCALES.get(self.precision, 0.0)
 
     @property
     def kept_bytes(self) -> float:
@@ -247,11 +235,6 @@ class Transformer(ModelLike):
     def has_experts(self) -> bool:
         """Whether layers have a router."""
         return self.experts > 1
-
-    @property
-    def kv_elements(self) -> float:
-        """Numbers cached per token and ordinary layer."""
-        return sum(lookback.numbers for lookback in self.layer_kinds[0].lookbacks)
 
     @property
     def kv_parts(self) -> int:
