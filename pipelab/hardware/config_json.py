@@ -82,6 +82,7 @@ class _Config:
                 raise self.error(key, f"expected {names}, not {shown(mark)}")
 
 
+_MOST_LAYERS = 2_000  # of a configuration, each of which is computed
 _SORTS = {int: "a whole number from 0 to 10^9", bool: "true or false", str: "text", list: "a list"}
 
 
@@ -108,17 +109,15 @@ def model_of_config(path: Path, precision: str | None, kv_precision: str | None)
     _refuse_unsupported(c, kind)
     family = model_families()[kind]
     fields = _fields(c, family)
-    unsaid = precision is None or kv_precision is None
-    schemes = schemes_of(c.path, c.values) if unsaid else []
+    schemes = schemes_of(c.path, c.values) if None in (precision, kv_precision) else []
     if kv_precision is None:
         kv_precision = agreed(schemes, "kv_precision", QuantisationScheme.kv_precision) or "bf16"
     try:
         model = Transformer(_name(c), **fields, kv_precision=kv_precision)
         if precision is not None:
             return replace(model, precision=precision)
-        stored = agreed(
-            schemes, "precision", lambda one: one.stored(model), attrgetter("precision")
-        )
+        of_scheme = attrgetter("precision")
+        stored = agreed(schemes, "precision", lambda scheme: scheme.stored(model), of_scheme)
         return stored or replace(model, precision=_plain_precision(c))
     except InvalidValue as error:
         field, _, expected = error.problems[0]
@@ -187,12 +186,10 @@ def _fields(c: _Config, family: Mapping[str, Any]) -> dict[str, Any]:
         if family["layers"][0] == "latent":
             widths = (names["query_rank"] or None, names["kv_rank"], names["rope"], names["value"])
             fields["latent"] = LatentAttention(*widths)
-        kinds = []
-        for i in range(fields["layers"]):
-            layer = Formulas(names.ask, family, {"i": i})
-            kinds.append(
-                layer.kind([part for one in family["layers"] if (part := layer.value(one))])
-            )
+        if fields["layers"] > _MOST_LAYERS:
+            raise c.error("num_hidden_layers", f"expected at most {_MOST_LAYERS:,}")
+        layers = [Formulas(names.ask, family, {"i": i}) for i in range(fields["layers"])]
+        kinds = [one.kind(list(filter(None, map(one.value, family["layers"])))) for one in layers]
     except PipelabError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -24,24 +24,16 @@ from pipelab.hardware.transformer import PRECISIONS, Transformer
 # Fields of config.json: of transformers and vLLM, of older compressed-tensors, of MLX.
 FIELDS = ("quantization_config", "compression_config", "quantization")
 _KNOWN = (
-    "fp8, fbgemm_fp8, mxfp4, awq, gptq, compressed-tensors, modelopt, or 8 bits of bitsandbytes"
+    "fp8, fbgemm_fp8, mxfp4, awq, gptq, compressed-tensors, modelopt, or bitsandbytes in 8 bits"
 )
 _BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4", ("float", 4): "nvfp4"}
 # compressed-tensors' formats in which weights of 8 bits have a byte each; those of 4 bits are the last.
 _FORMATS = ("float-quantized", "int-quantized", "naive-quantized", None, "pack-quantized")
-_PACKED = {
-    "int4": "pack-quantized",
-    "nvfp4": "nvfp4-pack-quantized",
-    "mxfp4": "mxfp4-pack-quantized",
-}
+_PACKED = {"int4": "pack-quantized"}
+_PACKED |= {name: f"{name}-pack-quantized" for name in ("nvfp4", "mxfp4")}
 # Lists of modules that are not quantised.
-_LISTS = (
-    "ignore",
-    "ignored_layers",
-    "exclude_modules",
-    "modules_to_not_convert",
-    "llm_int8_skip_modules",
-)
+_LISTS = {"ignore", "ignored_layers", "exclude_modules", "modules_to_not_convert"}
+_LISTS |= {"llm_int8_skip_modules"}
 # Objects that do not say which matrices have which precision.
 _ASIDE = ("producer", "meta", "exllama_config", "config_groups", "quantized_layers")
 _MIXED = "MIXED_PRECISION"
@@ -58,9 +50,8 @@ class _StoredWeights(NamedTuple):
     def bytes_each(self, tensor: WeightTensor) -> float:
         """Return the bytes of each weight of a matrix, with scales."""
         scales = max(1, ceil(tensor.rows / self.rows)) * max(1, ceil(tensor.columns / self.columns))
-        return PRECISIONS[self.precision] + self.scale_bytes * scales / (
-            tensor.rows * tensor.columns
-        )
+        of_scales = self.scale_bytes * scales / (tensor.rows * tensor.columns)
+        return PRECISIONS[self.precision] + of_scales
 
 
 class QuantisationScheme:
@@ -111,9 +102,9 @@ class QuantisationScheme:
         if default is None and not rules:
             return None
         self._refuse_other_modules()
-        left_out = _pattern([name for _, name in self._left_out()], self.error)
-        if self._mixed:  # whatever is in no list is stored as before
-            left_out = _pattern([], self.error)
+        # With a form for each module, what is in no list is stored as before.
+        listed = [] if self._mixed else list(self._left_out())
+        left_out = _pattern(listed, self.error)
 
         def form_of(module: str) -> _StoredWeights | None:
             if left_out.match(module):
@@ -128,21 +119,18 @@ class QuantisationScheme:
             each = form.bytes_each(tensor) if form else model.kept_bytes
             return replace(tensor, bytes_each=each)
 
-        kinds = []
+        as_kinds = []
         for layer, number in enumerate(model.kind_of_layer):
             kind = model.layer_kinds[number]
             tensors = tuple(as_stored(tensor, layer) for tensor in kind.tensors)
-            kinds.append(replace(kind, tensors=tensors))
-        of_head = form_of("lm_head") if head or rules else None
+            as_kinds.append(replace(kind, tensors=tensors))
+        quantised = (head or rules) and not model.tied_embeddings
+        of_head = form_of("lm_head") if quantised else None
         matrix = WeightTensor(module="lm_head", rows=model.vocab, columns=model.d_model)
-        quantised = of_head is not None and not model.tied_embeddings
+        each = of_head.bytes_each(matrix) if of_head else None
         ((precision, _),) = weights.most_common(1)
-        return replace(
-            model,
-            precision=precision,
-            head_bytes_each=of_head.bytes_each(matrix) if of_head and quantised else None,
-            **fields_of_kinds(kinds),
-        )
+        kinds = fields_of_kinds(as_kinds)
+        return replace(model, precision=precision, head_bytes_each=each, **kinds)
 
     @property
     def _mixed(self) -> bool:
@@ -153,8 +141,7 @@ class QuantisationScheme:
         get, values = self.values.get, self.values
         if self._mixed:
             block = get("weight_block_size")
-            of_block = self._form("fp8", "weight_block_size", block, 4) if block else None
-            return of_block, False
+            return block and self._form("fp8", "weight_block_size", block, 4), False
         if self.method.startswith("modelopt"):
             return self._of_algorithm(get("quant_algo"), self.values), True
         if self.method in ("fp8", "fbgemm_fp8"):
@@ -193,9 +180,7 @@ class QuantisationScheme:
         elif self.method == "compressed-tensors" and self.values.get("config_groups") != {}:
             for targets, form in self._groups():
                 yield from ((name, form) for name in targets if targets != ["Linear"])
-        elif (
-            self.values.get("expert_dtype") == "fp4"
-        ):  # DeepSeek-V4 says it beside its quantisation
+        elif self.values.get("expert_dtype") == "fp4":  # beside the quantisation of DeepSeek-V4
             yield "*.experts.*", self._form("mxfp4", "", 32, 1)
 
     def _of_algorithm(self, algorithm: Any, values: Mapping[str, Any]) -> _StoredWeights | None:
@@ -249,13 +234,11 @@ class QuantisationScheme:
         """Read how many weights have one scale: a number, a block's two, or none for a row."""
         if size == inf:
             return _StoredWeights(precision, inf, inf, scale_bytes)
-        sizes = (
-            size if is_list(size) and len(size) == 2 else [1, inf if size in (None, -1) else size]
-        )
+        of_row = [1, inf if size in (None, -1) else size]
+        sizes = size if is_list(size) and len(size) == 2 else of_row
         if not all(one == inf or _whole(one) for one in sizes):
-            raise self.error(
-                key, size, "expected a whole number, or -1 for a row, or two for a block"
-            )
+            expected = "expected a whole number, or -1 for a row, or two for a block"
+            raise self.error(key, size, expected)
         return _StoredWeights(precision, float(sizes[0]), float(sizes[1]), scale_bytes)
 
     def _named(self, key: str, kind: Any, bits: Any) -> str:
@@ -263,14 +246,14 @@ class QuantisationScheme:
             raise self.error(key, bits, "expected 4 or 8 bits as whole numbers, or 8 as float")
         return _BITS[kind, bits]
 
-    def _left_out(self) -> Iterator[tuple[str, Any]]:
-        """List all modules that a list names, with the list's key, whatever that is."""
+    def _left_out(self) -> Iterator[Any]:
+        """List all modules that a list names, whatever the list's key is."""
         for key, names in self.values.items():
             if key in _LISTS and names is not None and not is_list(names):
                 raise self.error(key, names, "expected a list of modules")
             of_names = is_list(names) and any(_whole(name) != name for name in names)
             if of_names and "kv_cache" not in key:
-                yield from ((key, name) for name in names)
+                yield from names
 
     @property
     def _listed(self) -> bool:

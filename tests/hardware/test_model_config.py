@@ -288,3 +288,33 @@ def test_a_window_makes_gradients_quicker_and_one_that_no_layer_has_changes_noth
     assert found[0] == found[1]
     # The input gradient shrinks with attention, the weight gradient only as the forward is faster.
     assert found[0][1] > found[2][1]
+
+
+def test_a_model_in_no_table_is_a_small_file(tmp_path):
+    """The fields of `Transformer`, in TOML or JSON; what a refusal needs is what it names."""
+    path = tmp_path / "mine.toml"
+    unknown = _written(tmp_path / "new", _config("Llama-3-8B", model_type="qwen9"))
+    with pytest.raises(
+        pl.errors.InvalidData, match="give a TOML file with layers, d_model"
+    ) as told:
+        pl.load_model(unknown)
+    for model in (pl.load_model("DeepSeek-V3"), pl.load_model("Mixtral-8x7B", precision="int4")):
+        fields = {k: v for k, v in dataclasses.asdict(model).items() if v not in (None, (), "")}
+        rest = {key: value for key, value in fields.items() if not isinstance(value, dict)}
+        needed = [name for name in rest if name in str(told.value)]
+        assert len(needed) == 7
+        lines = [f"{key} = {json.dumps(value)}" for key, value in rest.items()]
+        lines += (
+            ["[latent]", *(f"{k} = {v}" for k, v in fields["latent"].items())]
+            if model.latent
+            else []
+        )
+        path.write_text("\n".join(lines))
+        assert pl.load_model(path) == model
+        (tmp_path / "mine.json").write_text(json.dumps(fields))
+        assert pl.load_model(tmp_path / "mine.json") == model
+        for name in needed:
+            path.write_text("\n".join(line for line in lines if not line.startswith(f"{name} =")))
+            with pytest.raises(pl.errors.InvalidData, match=rf"mine\.toml, field '{name}'"):
+                pl.load_model(path)
+    assert pl.load_model(tmp_path / "mine.json", precision="fp8").precision == "fp8"
