@@ -83,7 +83,13 @@ class _Config:
 
 
 _MOST_LAYERS = 2_000  # of a configuration, each of which is computed
-_SORTS = {int: "a whole number from 0 to 10^9", bool: "true or false", str: "text", list: "a list"}
+_SORTS = {
+    int: "a whole number from 0 to 10^9",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+}
 
 
 def model_of_config(path: Path, precision: str | None, kv_precision: str | None) -> Transformer:

@@ -165,6 +165,8 @@ class Formulas(dict[str, Any]):
 
     def _tensor(self, module: str, shape: Any) -> WeightTensor:
         sizes = list(shape) if isinstance(shape, tuple | list) else [shape, 1]
+        if any(type(size) is not int or size < 0 for size in sizes):
+            raise ValueError(f"{module} of {sizes} weights")
         experts, rows, columns = sizes if len(sizes) == 3 else (1, *sizes)
         return WeightTensor(
             module=module.format_map(self),
