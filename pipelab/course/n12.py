@@ -165,12 +165,7 @@ def _of_layers(
     elif row.recompute == "selective":
         thin = activation_bytes(demand.model, tokens, recompute="selective", **options)
         hardware = costs.hardware(demand, [gpu]).take(0)
-        flops = (
-            UNFUSED.forward
-            * row.microbatch
-            * demand.attention_flops(demand.model.layer_kinds[0])
-            / t
-        )
+        flops = UNFUSED.forward * row.microbatch * demand.attention_flops() / t
         moved = hardware.moving_seconds(layer - thin)
         back = back + layers * (flops / hardware.head_flops + moved)
     return forward, back, weight

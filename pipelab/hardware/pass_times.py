@@ -88,10 +88,8 @@ class Span:
         """Every kind of span of the model, in the order of `model.spans`."""
         s = model.spans
         others = [s.others[f"kind {i}"] for i in range(1, len(model.layer_kinds))]
-        ordinary = s.layers - sum(others)
-        return cls(
-            (ordinary.astype(float), *others), s.others["last"], s.weight * model.layer_weight_gb
-        )
+        numbers = ((s.layers - sum(others)).astype(float), *others)
+        return cls(numbers, s.others["last"], s.weight * model.layer_weight_gb)
 
     def __len__(self) -> int:
         return np.size(self.last)
@@ -154,12 +152,12 @@ class Demand:
             return _pairs(s, s + o, most) / o
         return float(_seen(s + o, most))
 
-    def attention_flops(self, kind: LayerKind) -> float:
-        """Return the FLOPs of one sequence's attention in one layer."""
+    def attention_flops(self, kind: LayerKind | None = None) -> float:
+        """Return the FLOPs of one sequence's attention in one layer, by default an ordinary one."""
         return sum(
             one.writing * self._answer_pairs(one.most_read)
             + one.reading * self._prompt_pairs(one.most_read)
-            for one in kind.lookbacks
+            for one in (kind or self.model.layer_kinds[0]).lookbacks
         )
 
     def layer_flops(self, kind: LayerKind, b: Any) -> Any:
@@ -224,17 +222,10 @@ class Demand:
         """Activations that training keeps of b sequences in these layers, on one of t GPUs; 0 in serving."""
         if self.load.phase != "training":
             return 0.0
-        tokens = b * self.new_tokens
-        layer = activation_bytes(
-            self.model,
-            tokens,
-            sequence=self.load.sequence_length,
-            degree=t,
-            sequence_parallel=sequence_parallel,
-        )
-        return span.layers * layer + span.last * kept_by_head(
-            self.model, tokens, t, sequence_parallel
-        )
+        of: Any = (self.model, b * self.new_tokens)
+        cut: Any = {"degree": t, "sequence_parallel": sequence_parallel}
+        layer = activation_bytes(*of, sequence=self.load.sequence_length, **cut)
+        return span.layers * layer + span.last * kept_by_head(*of, **cut)
 
     def head_flops(self, b: Any) -> Any:
         """Return the FLOPs of the head for b sequences."""
@@ -434,9 +425,9 @@ def moved_bytes(
     Integers and 4-bit floats, and keys and values, are read more slowly, and so count for more.
     """
     read_slowly = demand.model.precision in ("int8", "int4", "nvfp4", "mxfp4")
+    share = engine.integer_efficiency if read_slowly else 1.0
     return (
-        demand.layer_weight_bytes(kind, b)
-        / (t * (engine.integer_efficiency if read_slowly else 1.0)),
+        demand.layer_weight_bytes(kind, b) / (t * share),
         demand.kv_bytes(kind, b, t) / engine.kv_efficiency,
         demand.activation_bytes(b) / t,
     )

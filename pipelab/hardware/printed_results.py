@@ -24,10 +24,8 @@ _TEST = re.compile(r"(?:pp(\d+))?\+?(?:tg(\d+))?(?: @ d(\d+))?")
 def _fields_of(*benchmarks: str) -> dict[str, str]:
     """Return the fields by what benchmarks print for them (`data/benchmark_labels.csv`)."""
     rows = read_rows(data_dir() / "benchmark_labels.csv", ("benchmark", "printed", "field"))
-    cells = [row.cells for row in rows]
-    return {
-        x["printed"]: x["field"] for x in cells if {*benchmarks} & {*x["benchmark"].split("; ")}
-    }
+    cells = [row.cells for row in rows if {*benchmarks} & {*row.cells["benchmark"].split("; ")}]
+    return {one["printed"]: one["field"] for one in cells}
 
 
 def is_printed(text: str) -> bool:
@@ -91,9 +89,8 @@ def _of_markdown(row: Mapping[str, str]) -> dict[str, Any]:
 
 def _of_table(text: str) -> dict[str, Any]:
     """Read lines with a label and a value."""
-    fields: dict[str, Any] = (
-        {"backend": "trtllm"} if _TRTLLM[2:] in text or "[TPOT]" in text else {}
-    )
+    of_trtllm = _TRTLLM[2:] in text or "[TPOT]" in text
+    fields: dict[str, Any] = {"backend": "trtllm"} if of_trtllm else {}
     labels = _fields_of("vLLM", "SGLang", "TensorRT-LLM")
     for line in text.splitlines():
         label, colon, value = line.partition(":")
@@ -118,9 +115,8 @@ def _with_totals(fields: dict[str, Any]) -> dict[str, Any]:
 
 def in_vllm_names(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a report of trtllm-bench under the names that vLLM's has; others as they are."""
-    if not all(
-        isinstance(fields.get(name), dict) for name in ("request_info", "streaming_metrics")
-    ):
+    objects = ("request_info", "streaming_metrics")
+    if not all(isinstance(fields.get(name), dict) for name in objects):
         return fields
     renamed = {"backend": "trtllm"}
     for path, field in _fields_of("trtllm-bench").items():

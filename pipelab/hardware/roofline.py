@@ -1039,7 +1039,8 @@ def _stages(
         forward, back, weight = (np.maximum.reduce(column) for column in zip(*times, strict=True))
         busy.append(forward + back + weight)
         tokens = max(whole) * load.sequence_length
-        kept = _kept(model, span, tokens, load.sequence_length, t, recompute, sharded)
+        cut = {"degree": t, "sequence_parallel": sharded}
+        kept = _kept(model, span, tokens, load.sequence_length, recompute, cut)
         if recompute == "full":
             back = back + forward
         step = _step(costs, demand, problem, ids, t, parameters / t)
@@ -1053,25 +1054,14 @@ def _stages(
 
 
 def _kept(
-    model: Transformer,
-    span: Span,
-    tokens: float,
-    sequence: int,
-    degree: int,
-    recompute: Recompute,
-    sequence_parallel: bool,
+    model: Transformer, span: Span, tokens: float, sequence: int, recompute: Recompute, cut: Any
 ) -> tuple[Any, Any, float]:
     """GB of activations until the input gradient, from there to the weight gradient, and once."""
-    cut: dict[str, Any] = {
-        "sequence": sequence,
-        "degree": degree,
-        "sequence_parallel": sequence_parallel,
-    }
-    one_layer = activation_bytes(model, tokens, recompute=recompute, **cut)
-    head = span.last * head_bytes(model, tokens, degree, sequence_parallel)
+    one_layer = activation_bytes(model, tokens, sequence=sequence, recompute=recompute, **cut)
+    head = span.last * head_bytes(model, tokens, **cut)
     # Not recomputed: of one layer all is there again while its backward runs, and what weight
     # gradients need stays until they run.
-    stored = activation_bytes(model, tokens, **cut)
+    stored = activation_bytes(model, tokens, sequence=sequence, **cut)
     return (
         (span.layers * one_layer + head) / 1e9,
         (span.layers * weight_share(model) * stored + head) / 1e9,

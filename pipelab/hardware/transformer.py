@@ -178,12 +178,9 @@ class Transformer(ModelLike):
             if self.full_layers[-1] >= self.layers:
                 expected = f"expected numbers from 0 to {self.layers - 1}"
                 problems.append(("full_layers", self.full_layers[-1], expected))
-        if len(self.pattern) != bool(self.kinds) * self.layers or max((*self.pattern, -1)) >= len(
-            self.kinds
-        ):
-            expected = (
-                f"expected the number of one of {len(self.kinds)} kinds for each layer, or no kinds"
-            )
+        numbers = set(range(len(self.kinds)))
+        if len(self.pattern) != self.layers * bool(numbers) or not numbers.issuperset(self.pattern):
+            expected = f"expected the number of one of {len(numbers)} kinds for each layer"
             problems.append(("pattern", self.pattern, expected))
         if problems:
             raise InvalidValue("Transformer", problems)
@@ -262,10 +259,7 @@ class Transformer(ModelLike):
     @property
     def _dense_and_full(self) -> list[tuple[bool, bool]]:
         """Whether layers of each kind have no experts, and no window, in a model that has them."""
-        dense, full = (
-            (False, True)[: 1 + (self.dense_layers > 0)],
-            (False, True)[: 1 + bool(self.full_layers)],
-        )
+        dense, full = ((False, True)[: 1 + bool(x)] for x in (self.dense_layers, self.full_layers))
         return [(d, f) for f in full for d in dense]
 
     def _kind(self, dense: bool, full: bool) -> LayerKind:
