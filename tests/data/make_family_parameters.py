@@ -33,6 +33,9 @@ OF_FAMILIES = {
                     "top_k_experts": 2, "moe_intermediate_size": 256},
     "nemotron_h": {"layers_block_type": ["mamba", "moe", "attention", "mlp"], "intermediate_size": 2048,
                    "tie_word_embeddings": False},
+    "kimi_linear": {"first_k_dense_replace": 1, "tie_word_embeddings": False, "linear_attn_config": {
+        "full_attn_layers": [3], "kda_layers": [1, 2, 4], "num_heads": 8, "head_dim": 64,
+        "short_conv_kernel_size": 4}},
     "deepseek_v4": {"compress_ratios": [0, 4, 128, 4], "num_hash_layers": 1},
 }  # fmt: skip
 
