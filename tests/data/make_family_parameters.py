@@ -53,9 +53,18 @@ def drawn(family, rng):
     return fields | OF_FAMILIES.get(family, {})
 
 
-def parameters(fields):
+def windows(config):
+    """The window of each layer, if all of them look back at everything or have one."""
+    kinds = getattr(config, "layer_types", None) or []
+    of_kinds = {
+        "full_attention": None,
+        "sliding_attention": getattr(config, "sliding_window", None),
+    }
+    return [of_kinds[kind] for kind in kinds] if {*kinds} <= {*of_kinds} else []
+
+
+def parameters(fields, config):
     """Weights of the model of these fields."""
-    config = CONFIG_MAPPING[fields["model_type"]].from_dict(dict(fields))
     with torch.device("meta"):
         alone = type(config) in AutoModelForCausalLM._model_mapping
         model = (AutoModelForCausalLM if alone else AutoModel).from_config(config)
@@ -77,7 +86,8 @@ if __name__ == "__main__":
             fields = {}
             try:
                 fields = drawn(family, random.Random(f"{family} {trial}"))
-                lines.append(json.dumps([fields, parameters(fields)]))
+                config = CONFIG_MAPPING[family].from_dict(dict(fields))
+                lines.append(json.dumps([fields, parameters(fields, config), windows(config)]))
             except (KeyError, ValueError, TypeError, AssertionError, AttributeError) as error:
                 print(f"{family}: left out: {type(error).__name__} {str(error)[:80]}")
     text = "[\n" + ",\n".join(lines) + "\n]\n"

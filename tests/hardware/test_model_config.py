@@ -50,13 +50,17 @@ def test_a_model_is_what_was_published(name, tmp_path):
             assert read.layer_bytes(one) == bundled.layer_bytes(other)
 
 
-@pytest.mark.parametrize("family", sorted({fields["model_type"] for fields, _ in COUNTED}))
+@pytest.mark.parametrize("family", sorted({fields["model_type"] for fields, *_ in COUNTED}))
 def test_models_of_a_family_have_the_parameters_that_transformers_counts(family, tmp_path):
     """And so do several of their layers: embedding, head and every kind of layer are where they belong."""
-    for fields, parameters in COUNTED:
+    for fields, parameters, windows in COUNTED:
         if fields["model_type"] == family:
             model = pl.load_model(_written(tmp_path, fields))
             assert model.parameters() == parameters
+            assert windows in (
+                [],
+                [kind.lookbacks[0].window for kind in _kinds(model) if kind.lookbacks],
+            )
             first, rest = range(1), range(1, model.layers)
             shared = model.tied_embeddings * model.vocab * model.d_model
             assert model.parameters(first) + model.parameters(rest) == parameters + shared
