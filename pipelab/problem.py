@@ -61,11 +61,13 @@ class ModelLike:
     heads : int
         Heads of attention, which GPUs that cut a layer share; 0 where this does not matter.
     window : int or None
-        A token looks back at no more tokens than these, except in layers that `full_among` counts.
+        A token looks back at no more tokens than these.
     precision, kv_precision : str
         Of weights, and of keys and values, as inference engines call it; empty: not known.
     has_experts : bool
         Whether layers have a router.
+    unmeasured : str
+        What no measured model has; empty if there are measurements of such models.
     """
 
     name: str
@@ -79,6 +81,7 @@ class ModelLike:
     precision: str = ""
     kv_precision: str = ""
     has_experts: bool = False
+    unmeasured: str = ""
 
     def weight_gb(self, layers: range) -> float:
         """Return the weights of these layers, in the unit of `layer_weight_gb`."""
@@ -88,9 +91,9 @@ class ModelLike:
         """Return for how many ordinary layers these count in time."""
         return float(len(layers))
 
-    def full_among(self, layers: range) -> tuple[int, int]:
-        """Count the layers that look back at everything though the model has a window, and those without experts."""
-        return 0, 0
+    def cached_bytes(self, layers: range, tokens: int) -> float:
+        """Return the bytes of keys and values that these layers keep of a sequence with so many tokens."""
+        return len(layers) * min(self.window or tokens, tokens) * self.kv_bytes
 
     @derived
     def kv_bytes(self) -> float:

@@ -90,8 +90,9 @@ def arithmetic_intensity(model: Transformer, load: Workload) -> float:
 
 def _work(model: Transformer, load: Workload) -> tuple[float, float]:
     demand, b = Demand(model, load), float(load.batch_size)
-    flops = demand.layer_flops("ordinary", b) + b * demand.attention_flops()
-    moved = demand.layer_weight_bytes("ordinary", b) + demand.kv_bytes(b)
+    ordinary = model.layer_kinds[0]
+    flops = demand.layer_flops(ordinary, b) + b * demand.attention_flops(ordinary)
+    moved = demand.layer_weight_bytes(ordinary, b) + demand.kv_bytes(ordinary, b)
     return float(flops), float(moved + demand.activation_bytes(b))
 
 
