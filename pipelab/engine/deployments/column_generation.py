@@ -229,6 +229,24 @@ def solve_relaxation(
     )
 
 
+def stages_as_columns(offers: Sequence[Offer]) -> list[PipelineColumn]:
+    """Make a column of every composition of a stage: that part of a pipeline which it may be.
+
+    The master program over these has the **work bound**. A pipeline of rate r whose stages hold l₁ + l₂ + … = M layers
+    is made of the parts l₁/M, l₂/M, … of it, and each of its stages works on as many layers at r tokens/s at least. So
+    with R_c for the most layers times tokens/s of a stage of composition c, the parts R_c / M of its stages add up to r
+    or more, on the same GPUs: what any deployment yields, the program over stages yields.
+    Where mixed stages are left out of a table, GPUs of their types of the same number are no slower, and
+    what a mixed stage costs is a mean of what these cost.
+    """
+    return [
+        PipelineColumn(rate=work, gpus=tuple(gpus), offer=offer, stages=())
+        for offer in offers
+        for work, gpus in zip(offer.work.tolist(), offer.table.composition.tolist(), strict=True)
+        if work > 0
+    ]
+
+
 def solve_whole_program(
     goal: DeploymentGoal, columns: Sequence[PipelineColumn], deadline: Deadline
 ) -> SolverRun:
@@ -367,6 +385,8 @@ class Generation:
         The pipelines of the best deployment so far, repeated.
     prices : Prices or None
         Prices that give the best bound so far.
+    work_bound : float or None
+        No deployment beats it, as stages do no more work (`stages_as_columns`); None before it is known.
     settled : bool
         The best deployment so far was proven to be the best, whatever the bound says.
     listed_bound : float or None
@@ -386,9 +406,11 @@ class Generation:
     prices: Prices | None = None
     rounds: int = 0
     settled: bool = False
+    work_bound: float | None = None
     listed_bound: float | None = None
     steps: int = 0
     progress: list[Progress] = field(default_factory=list)
+    _work: RelaxedMaster | None = None
     _seen: set[PipelineColumn] = field(default_factory=set)
     _best_rate: dict[tuple[str, tuple[int, ...]], float] = field(default_factory=dict)
     _loose: set[Offer] = field(default_factory=set)
@@ -443,6 +465,17 @@ class Generation:
         """The columns that are pipelines."""
         return [column for column in self.columns if column.exists]
 
+    def bound_by_work(self) -> None:
+        """Begin with the bound and the prices of the program over stages (`stages_as_columns`)."""
+        stages = stages_as_columns(self.offers)
+        self._work = solve_relaxation(self.goal, stages)
+        if self._work is not None:
+            cost = self._positive_prices(self._work.capacity)
+            ratios = [(stage.offer.pool, stage.rate / (cost @ stage.gpus)) for stage in stages]
+            ratio = {pool: max(r for p, r in ratios if p == pool) for pool in self.goal.pools}
+            self._update_bound(cost, ratio)
+            self.work_bound = self.bound
+
     def generate(self) -> None:
         """Solve master program and pricing problem in turn until they agree, and then the whole program for a while.
 
@@ -451,9 +484,10 @@ class Generation:
         Ended
             The deadline was first; what was found until then is kept.
         """
-        # equal prices first: those of a few simple columns say little
-        master, new = solve_relaxation(self.goal, self.columns) if self.goal.load else None, 1
-        smoothed = False
+        # prices of work first: those of a few simple columns say little
+        master, new, smoothed = self._work, 1, False
+        if self.goal.load:
+            master = solve_relaxation(self.goal, self.columns) or master
         for _ in range(_MOST_ROUNDS):
             self.rounds += 1
             new = self._price_offers(*self._smoothed_prices(master, smoothed))
@@ -679,10 +713,11 @@ class Generation:
         ratio: dict[Offer, float] = {}
 
         def most_ratio(offer: Offer) -> float:
-            if offer in ratio or offer not in self._ratios:
-                return ratio.get(offer, np.inf)
-            before, known = self._ratios[offer]
-            return known * float((before / cost).max())
+            if offer in ratio:
+                return ratio[offer]
+            of_work = float((offer.work / (offer.table.composition @ cost)).max())
+            before, known = self._ratios.get(offer, (cost, np.inf))
+            return min(of_work, known * float((before / cost).max()))
 
         while offers := [offer for offer in self.offers if offer.pool == pool]:
             # of equals that of fewest in flight: once a pipeline is full, ranges without end would be halved

@@ -429,6 +429,7 @@ class _Deploying:
     def _search(self, generation: Generation) -> str | None:
         """Generate columns and close the gap; return what ended the search before that."""
         try:
+            generation.bound_by_work()
             self._begin_with_simple(generation)
             generation.generate()
             generation.close_gap()

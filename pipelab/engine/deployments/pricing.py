@@ -110,6 +110,12 @@ class Offer:
         return self.problem.costs.most_gpus
 
     @cached_property
+    def work(self) -> np.ndarray:
+        """The most that a stage of each composition does of a pipeline's work, as tokens/s through all layers."""
+        layers = self.table.spans.layers
+        return (self.table.rate * layers).max(axis=1, initial=0.0) / self.problem.model.layers
+
+    @cached_property
     def span(self) -> np.ndarray:
         """The kind of span by first layer and number of layers less one."""
         return self.problem.model.spans.kind
