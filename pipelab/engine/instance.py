@@ -221,13 +221,17 @@ class Instance(Frozen):
         compositions : int array, shape (N, K)
         """
         if not self.pure:
-            row = {own: i for i, own in enumerate(map(tuple, self.composition.tolist()))}
-            rows = [row[own] for own in map(tuple, compositions.tolist())]
+            rows = [self.row_of[gpus] for gpus in map(tuple, compositions.tolist())]
             return self.rate[rows], self.seconds[rows]
         shape = self.largest, len(self.types), -1
         used, size = (compositions > 0)[:, :, None], compositions.sum(axis=1) - 1
         rate = np.where(used, self.rate.reshape(shape)[size], np.inf).min(axis=1)
         return rate, np.where(used, self.seconds.reshape(shape)[size], -np.inf).max(axis=1)
+
+    @derived
+    def row_of(self) -> dict[tuple[int, ...], int]:
+        """The row of each composition."""
+        return {gpus: i for i, gpus in enumerate(map(tuple, self.composition.tolist()))}
 
     @derived
     def without_one(self) -> np.ndarray:

@@ -61,20 +61,22 @@ from pipelab.engine.deployments.mix_tables import MixTables, smallest
 from pipelab.engine.deployments.offers import ALL_NUMBERS, halves
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import LeastPrices, Offer
+from pipelab.engine.instance import best_shares
 from pipelab.engine.prices import row_limit, total
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import LinearProgram, VariableGroups
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
-from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, SOLVER
 from pipelab.errors import TooLarge
 from pipelab.fields import given
 
 _MOST_ROUNDS = 300
 _MOST_COLUMNS_RELAXED = 2_000  # in a linear program that takes a moment
-_COLUMNS_PER_OFFER = 24  # new ones in a round
+_COLUMNS_PER_POOL = 24  # new ones in a round
 _LEAST_PRICE_SHARE = 1e-12  # of the highest price: a price of 0 would make a ratio infinite
 _CONVERGED_SHARE = 1e-7  # between the bound and the relaxation
 _SHARE_LEFT_TO_LISTING = 1e-6  # open: one list over all numbers in flight settles that much
+_MORE_COLUMNS_FACTOR = 1.2  # from which a list that is not finished may have a better deployment
 _ROUNDING_SECONDS = 5.0
 _EXACT_SECONDS = 5.0  # of pricing by the stage-flow program
 _FIRST_HALVING_ROUND = 3  # the prices of earlier rounds say little
@@ -410,7 +412,6 @@ class Generation:
     listed_bound: float | None = None
     steps: int = 0
     progress: list[Progress] = field(default_factory=list)
-    _work: RelaxedMaster | None = None
     _seen: set[PipelineColumn] = field(default_factory=set)
     _best_rate: dict[tuple[str, tuple[int, ...]], float] = field(default_factory=dict)
     _loose: set[Offer] = field(default_factory=set)
@@ -468,13 +469,31 @@ class Generation:
     def bound_by_work(self) -> None:
         """Begin with the bound and the prices of the program over stages (`stages_as_columns`)."""
         stages = stages_as_columns(self.offers)
-        self._work = solve_relaxation(self.goal, stages)
-        if self._work is not None:
-            cost = self._positive_prices(self._work.capacity)
-            ratios = [(stage.offer.pool, stage.rate / (cost @ stage.gpus)) for stage in stages]
-            ratio = {pool: max(r for p, r in ratios if p == pool) for pool in self.goal.pools}
-            self._update_bound(cost, ratio)
-            self.work_bound = self.bound
+        work = solve_relaxation(self.goal, stages)
+        # whatever the prices are, they give a bound
+        cost = self._positive_prices(1 / self.goal.counts if work is None else work.capacity)
+        ratio = dict.fromkeys(self.goal.pools, 0.0)
+        for stage in stages:
+            pool = stage.offer.pool
+            ratio[pool] = max(ratio[pool], stage.rate / float(cost @ stage.gpus))
+        self._update_bound(cost, ratio)
+        self.work_bound = self.bound
+
+    def knows(self, bound: float) -> None:
+        """Take in a bound on all deployments that something else proved."""
+        better = max if self.goal.load else min
+        known = self.listed_bound
+        self.listed_bound = bound if known is None else better(bound, known)
+
+    @property
+    def most_pipelines(self) -> int:
+        """The most pipelines that the GPUs can hold at once: no GPU holds more layers than in the stage of most."""
+        shares = []
+        for table in (offer.table for offer in self.offers):
+            held = np.where(table.rate > 0, table.spans.layers, 0).max(axis=1, initial=0)
+            shares.append(best_shares(held, table.size, table.composition > 0))
+        layers = len(self.offers[0].span)
+        return int(float(np.max(shares, axis=0) @ self.goal.counts) / layers + SOLVER)
 
     def generate(self) -> None:
         """Solve master program and pricing problem in turn until they agree, and then the whole program for a while.
@@ -485,10 +504,9 @@ class Generation:
             The deadline was first; what was found until then is kept.
         """
         # prices of work first: those of a few simple columns say little
-        master, new, smoothed = self._work, 1, False
-        if self.goal.load:
-            master = solve_relaxation(self.goal, self.columns) or master
-        for _ in range(_MOST_ROUNDS):
+        master, new = solve_relaxation(self.goal, self.columns) if self.goal.load else None, 1
+        smoothed = False
+        for _ in range(0 if self.finished else _MOST_ROUNDS):
             self.rounds += 1
             new = self._price_offers(*self._smoothed_prices(master, smoothed))
             if not self.columns:
@@ -649,22 +667,20 @@ class Generation:
     def _smoothed_prices(
         self, master: RelaxedMaster | None, smoothed: bool
     ) -> tuple[np.ndarray, dict[str, float]]:
-        """Return prices of GPUs, and of a token/s by pool, to ask with; if smoothed, half-way to the best bound's."""
-        if master is None:
-            first = 1.0 / np.maximum(self.goal.counts, 1)
-            if self.goal.load:
-                return np.zeros_like(first), dict.fromkeys(self.goal.pools, 0.0)
-            return first, dict.fromkeys(self.goal.pools, 1.0)
-        if not smoothed or self.prices is None:
-            return master.capacity, master.per_rate
-        prices = self.prices
+        """Return prices of GPUs, and of a token/s by pool, to ask with.
+
+        They are the best bound's without a master program, and half-way to these if smoothed.
+        """
+        prices = given(self.prices)
         best = prices.cost * prices.unit
         if self.goal.load:
             best = np.maximum(0.0, best - self.goal.price)
-        per_rate = {
-            pool: (price + 1 / prices.as_rate(pool, 1.0)) / 2
-            for pool, price in master.per_rate.items()
-        }
+        per_rate = {pool: 1 / prices.as_rate(pool, 1.0) for pool in self.goal.pools}
+        if master is None:  # columns of any profit
+            return best, dict.fromkeys(per_rate, 0.0)
+        if not smoothed:
+            return master.capacity, master.per_rate
+        per_rate = {pool: (price + per_rate[pool]) / 2 for pool, price in master.per_rate.items()}
         return (master.capacity + best) / 2, per_rate
 
     def _price_offers(self, capacity: np.ndarray, per_rate: Mapping[str, float]) -> int:
@@ -679,7 +695,7 @@ class Generation:
         if ratio is None:  # no pipeline in some pool, whatever the rate
             return 0
         self._update_bound(cost, ratio)
-        new = 0
+        wanted = list[tuple[float, Offer, int]]()
         for offer, cheapest in least.items():
             rates, rate_price = offer.asked[0], per_rate[offer.pool]
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -687,9 +703,13 @@ class Generation:
                 if rate_price:
                     profit = rate_price * rates - cheapest.price
             profitable = profit > (1e-9 * rate_price * rates)
-            for i in _spread_out(rates, profit, profitable):
+            wanted += [(float(profit[i]), offer, i) for i in _spread_out(rates, profit, profitable)]
+        wanted.sort(key=lambda of: -of[0])
+        new = 0
+        for pool in self.goal.pools:
+            for _, offer, i in [of for of in wanted if of[1].pool == pool][:_COLUMNS_PER_POOL]:
                 self.deadline.check()
-                path = offer.path(cost, i, float(cheapest.per_second[i]))
+                path = offer.path(cost, i, float(least[offer].per_second[i]))
                 # prices count with the fastest of all links; with the links between its GPUs there may be no path
                 new += self._add_path(offer, path) if path else 0
         return new
@@ -824,17 +844,19 @@ class Generation:
         Ended
             The deadline was first; what was found until then is kept.
         """
+        if self.finished:
+            return
         self.settled = self.settled or self._settle_by_full_pipelines()
         few = are_few_mixes(self.goal.counts.tolist())
         near, labels, last = self._first_slack(few), _FIRST_LABELS, 0
         while self.prices is not None and not self.finished:
             timed = any(offer.tokens < np.inf and offer.timing is None for offer in self.offers)
             far = max(near / abs(self.prices.bound), self.open)
-            wide = few and timed and far > _SMALL_OPEN_SHARE
+            wide = few and timed and far > _SMALL_OPEN_SHARE and last > 0
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
             complete, solved = self._solve_over_list(
-                slack, wide=wide, most_labels=_FEW_MIXES if few else labels
+                slack, wide=wide, most_labels=labels
             )
             if complete and solved:
                 self._bound_by_list(slack)
@@ -843,7 +865,7 @@ class Generation:
                 return
             if complete:
                 near, labels = _SLACK_FACTOR * near, _FIRST_LABELS
-            elif few or labels >= MOST_LABELS:
+            elif labels >= MOST_LABELS:
                 break
             elif self.steps > _MOST_LISTING_STEPS:
                 return
@@ -872,12 +894,9 @@ class Generation:
         bound, value = given(self.prices).bound, self.value
         if self.goal.load:
             bound = bound + slack if value is None else min(bound + slack, value)
-            self.listed_bound = max(bound, self.listed_bound or 0.0)
         else:
             bound = max(bound - slack, value or 0.0)
-            self.listed_bound = min(
-                bound, np.inf if self.listed_bound is None else self.listed_bound
-            )
+        self.knows(bound)
 
     def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[bool, bool]:
         """Solve the whole program over a list; return whether the list is complete, and the program solved."""
@@ -909,11 +928,14 @@ class Generation:
         most_labels : int
             Labels kept at each boundary.
         """
-        complete, waiting = True, self._most_profits(self.offers, prices, slack)
+        complete, waiting, known = True, self._most_profits(self.offers, prices, slack), 0
         while waiting:
             if self.steps > _MOST_LISTING_STEPS:
                 complete = False
                 break
+            if len(self.columns) > _MORE_COLUMNS_FACTOR * known:
+                self.solve_whole_for(_ROUNDING_SECONDS)
+                slack, known = min(slack, self.slack), len(self.columns)
             offer = max(waiting, key=waiting.__getitem__)
             del waiting[offer]
             per_gpu, short = prices.per_gpu(offer.pool), prices.as_rate(offer.pool, slack)
@@ -1011,7 +1033,7 @@ def _spread_out(rates: np.ndarray, profit: np.ndarray, profitable: np.ndarray) -
     """Return the most profitable rate of every eighth of a power of e, the most profitable first."""
     chosen: dict[int, int] = {}
     for i in np.argsort(-profit, kind="stable"):
-        if not profitable[i] or len(chosen) == _COLUMNS_PER_OFFER:
+        if not profitable[i] or len(chosen) == _COLUMNS_PER_POOL:
             break
         chosen.setdefault(int(8 * np.log(rates[i])), int(i))
     return list(chosen.values())

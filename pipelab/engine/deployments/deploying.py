@@ -17,6 +17,7 @@ With a load there are two goals, one after the other: first enough throughput, w
 served, and then the least price.
 """
 
+import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from pipelab import fields
 from pipelab.costs import refuse_transfers
 from pipelab.display import counted, listed
 from pipelab.engine import arguments
+from pipelab.engine.answers import Result
 from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
 from pipelab.engine.deployments.column_generation import (
@@ -42,18 +44,21 @@ from pipelab.engine.deployments.column_generation import (
 )
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
+from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import best_service
 from pipelab.engine.deployments.unmet_time_limits import why_unkept
 from pipelab.engine.flows.capacities import by_area, stages_of
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
-from pipelab.engine.methods.first_placements import best_of, incumbents
+from pipelab.engine.methods.attainable_rate import solve_for_attainable
+from pipelab.engine.methods.batches import best_answer, solved_in_turn
+from pipelab.engine.methods.first_placements import best_of, incumbents, simple_placements
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
-from pipelab.engine.solving import solve
+from pipelab.engine.solving import method_of
 from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
@@ -64,6 +69,7 @@ from pipelab.problem import Phase, Problem
 from pipelab.requests import Limits, for_phase, request_tokens
 
 _RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a flow is named
+_SIMPLE_COLUMNS = 24  # of each pool
 _ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads
 _ALONE_TIME_SHARE = 0.4  # at most, of the time limit
 _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
@@ -330,6 +336,7 @@ class _Deploying:
     pools: Mapping[str, float]  # see `DeploymentGoal.pools`
     single: bool
     alone: dict[Problem, Placement] = field(default_factory=dict)  # the best single pipelines
+    alone_bound: float = math.inf  # no pipeline attains more
 
     def run(self) -> Deployment:
         """Find the best deployment, with identical nodes taken together if that is enough.
@@ -429,7 +436,6 @@ class _Deploying:
     def _search(self, generation: Generation) -> str | None:
         """Generate columns and close the gap; return what ended the search before that."""
         try:
-            generation.bound_by_work()
             self._begin_with_simple(generation)
             generation.generate()
             generation.close_gap()
@@ -455,29 +461,46 @@ class _Deploying:
         return None
 
     def _begin_with_simple(self, generation: Generation) -> None:
-        """Add simple pipelines as columns, and keep the best deployment of these."""
+        """Bound all deployments by the work of stages, and keep the best deployment of simple pipelines."""
         self._add_simple_columns(generation)
         generation.round_relaxation()
+        if not self.at_least and generation.most_pipelines < 2:
+            generation.knows(self.alone_bound)
 
     def _add_simple_columns(self, generation: Generation) -> None:
-        """Add simple pipelines, and the best single one, as columns."""
+        """Add the best single pipelines as columns, and simple ones that may yield most beyond their GPUs' price."""
+        generation.bound_by_work()
+        simple = list[PipelineColumn]()
         for problem, offer in {offer.problem: offer for offer in generation.offers}.items():
-            alone = [self.alone[problem]] if problem in self.alone else []
-            for placement in [*incumbents(problem), *alone]:
-                generation.add_column(_column(offer, placement))
+            if problem in self.alone:
+                generation.add_column(_column(offer, self.alone[problem], offer.attained))
+            simple += [_column(offer, p, offer.counted) for p in simple_placements(problem)]
+        simple.sort(key=lambda column: column.rate)
+        fastest = {(column.offer.pool, column.gpus): column for column in simple if column.rate}
+        profit = fields.given(generation.prices).profit
+        for pool in self.pools:
+            columns = [c for c in fastest.values() if c.offer.pool == pool]
+            for column in heapq.nlargest(_SIMPLE_COLUMNS, columns, key=profit):
+                self.deadline.check()
+                generation.add_column(column._replace(rate=column.offer.attained(column.stages)))
 
     def _find_best_alone(self) -> None:
-        """Find the best single pipeline of each workload, of as many as there is time for."""
+        """Find the best single pipeline of each workload, as far as it is the best of all and there is time."""
         if self.limits is not None:  # the best pipeline need not keep them
             return
-        whole = self.deadline.within(min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left))
-        for i, problem in enumerate(self.problems):
-            if i and whole.reason:
-                break
-            seconds = whole.left / (len(self.problems) - i)
-            placement = solve(problem, time_limit=seconds, stop=apart(whole.stop)).placement
-            if placement is not None:
-                self.alone[problem] = placement
+        seconds = min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left)
+        whole = self.deadline.within(seconds)
+
+        def best(problem: Problem, options: Mapping[str, Any], to_beat: float) -> Result:
+            return solve_for_attainable(problem, "auto", method_of("auto", {}), options, to_beat)
+
+        def following(results: Sequence[Result]) -> tuple[Problem, Mapping[str, Any]]:
+            return self.problems[len(results)], {"stop": whole.stop}
+
+        results = solved_in_turn(len(self.problems), following, best, whole)
+        left_out = len(results) < len(self.problems)
+        self.alone = {r.problem: r.placement for r in results if r.placement is not None}
+        self.alone_bound = best_answer(results, left_out).bound or math.inf
 
     def _answer_unserved(self, most: Generation, ended: str | None) -> Deployment:
         """Answer a load that no deployment serves, or that none of those found serves."""
@@ -641,12 +664,14 @@ def _is_held_by_link(evaluation: Evaluation) -> bool:
     return full and all(name.startswith("link") for name in evaluation.bottlenecks)
 
 
-def _column(offer: Offer, placement: Placement) -> PipelineColumn:
-    """Make a column of a placement: its layers and GPUs by class, and what it attains."""
+def _column(
+    offer: Offer, placement: Placement, rate: Callable[[tuple[StageOf, ...]], float]
+) -> PipelineColumn:
+    """Make a column of a placement: its layers and GPUs by class, and its rate."""
     stages = tuple(offer.stages_of(placement))
     gpus = np.sum([stage_gpus for _, stage_gpus in stages], axis=0)
     return PipelineColumn(
-        rate=offer.attained(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages
+        rate=rate(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages
     )
 
 

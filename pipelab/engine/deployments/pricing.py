@@ -329,7 +329,12 @@ class Offer:
         for here, there in pairwise(used > 0):
             slowest = min(slowest, self.table.link[np.ix_(here, there)].min())
             took += self.table.hop[np.ix_(here, there)].max()
-        return float(min(slowest, self.tokens / took))
+        if not slowest or took > self.longest:
+            return 0.0
+        tokens, load = self.tokens, self.problem.workload
+        if self.timing is not None and load.phase != "prefill":  # no stage works more often
+            tokens = min(tokens, load.tokens * np.floor(self.timing.latest * slowest / load.tokens))
+        return float(min(slowest, tokens / took))
 
     def attained(self, stages: tuple[StageOf, ...]) -> float:
         """What a pipeline attains, each stage within one node where there is room; 0 if it lacks memory there."""
