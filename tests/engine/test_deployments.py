@@ -70,6 +70,8 @@ def check(problem, found, truth, seen):
     assert found.status == "optimal", found
     assert found.throughput == found.bound == pytest.approx(truth, rel=1e-9)
     check_deployment(problem, found)
+    bounds = found.details["bounds"]
+    assert min(bounds["work of stages"], *bounds.values()) >= truth * (1 - 1e-9)
     for moment in seen:
         assert moment.bound is None or moment.bound >= truth * (1 - 1e-9)
         assert (moment.incumbent or 0.0) <= truth * (1 + 1e-9)

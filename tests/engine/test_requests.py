@@ -279,6 +279,7 @@ def compare(seed):
     assert found.status == "optimal", found
     assert found.requests_per_s == found.bound == pytest.approx(most, rel=1e-9)
     check_valid(problem, found, known)
+    assert min(found.details["bounds"].values()) >= most * (1 - 1e-9)
     if not pools:
         alone = pl.deploy(problem, single=True, **options)
         assert alone.status == "optimal", alone
@@ -292,6 +293,7 @@ def compare(seed):
     cheap = pl.deploy(problem, requests_per_s=rate, **options)
     assert cheap.status == "optimal", cheap
     assert cheap.usd_per_hour == pytest.approx(least, rel=1e-9)
+    assert max(cheap.details["bounds"].values()) <= least * (1 + 1e-9)
     assert cheap.requests_per_s >= rate * (1 - 1e-9)
     check_valid(problem, cheap, known)
     return problem, found, most

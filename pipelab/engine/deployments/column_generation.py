@@ -387,12 +387,11 @@ class Generation:
         The pipelines of the best deployment so far, repeated.
     prices : Prices or None
         Prices that give the best bound so far.
-    work_bound : float or None
-        No deployment beats it, as stages do no more work (`stages_as_columns`); None before it is known.
+    bounds : dict of str to float
+        What no deployment beats, by what proves it: "work of stages", "prices of pipelines", "lists of pipelines",
+        "single pipelines".
     settled : bool
         The best deployment so far was proven to be the best, whatever the bound says.
-    listed_bound : float or None
-        What the complete lists prove of all deployments; `bound` is the better of this and that of the prices.
     steps : int
         Extensions of labels in all lists (`Listing.steps`).
     """
@@ -408,8 +407,7 @@ class Generation:
     prices: Prices | None = None
     rounds: int = 0
     settled: bool = False
-    work_bound: float | None = None
-    listed_bound: float | None = None
+    bounds: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     progress: list[Progress] = field(default_factory=list)
     _seen: set[PipelineColumn] = field(default_factory=set)
@@ -425,11 +423,13 @@ class Generation:
 
     @property
     def bound(self) -> float | None:
-        """The value that no deployment beats; None before the first round."""
-        if self.prices is None or self.listed_bound is None:
-            return self.prices and self.prices.bound
+        """The best of the bounds; None before the first."""
+        return (max if self.goal.load else min)(self.bounds.values(), default=None)
+
+    def knows(self, bound: float, what: str) -> None:
+        """Keep a bound on all deployments, and what proves it, if it is better."""
         better = max if self.goal.load else min
-        return better(self.prices.bound, self.listed_bound)
+        self.bounds[what] = better(bound, self.bounds.get(what, bound))
 
     @property
     def open(self) -> float:
@@ -476,14 +476,7 @@ class Generation:
         for stage in stages:
             pool = stage.offer.pool
             ratio[pool] = max(ratio[pool], stage.rate / float(cost @ stage.gpus))
-        self._update_bound(cost, ratio)
-        self.work_bound = self.bound
-
-    def knows(self, bound: float) -> None:
-        """Take in a bound on all deployments that something else proved."""
-        better = max if self.goal.load else min
-        known = self.listed_bound
-        self.listed_bound = bound if known is None else better(bound, known)
+        self._update_bound(cost, ratio, "work of stages")
 
     @property
     def most_pipelines(self) -> int:
@@ -545,11 +538,10 @@ class Generation:
         def most_profits(offers: Sequence[Offer]) -> dict[Offer, float]:
             return self._most_profits(offers, prices, -(self.value or 0.0))
 
-        self.prices, waiting, unlisted = prices, most_profits(self.offers), 0.0
+        waiting, unlisted = {} if self.finished else most_profits(self.offers), 0.0
         while waiting:
             offer = max(waiting, key=waiting.__getitem__)
-            bound = max(waiting[offer], unlisted, self.value or 0.0)
-            self.prices = prices._replace(bound=bound)
+            self.knows(max(waiting[offer], unlisted, self.value or 0.0), "lists of pipelines")
             if self.finished or waiting[offer] <= 0:
                 break
             floor = prices.as_rate(offer.pool, -(self.value or 0.0))
@@ -564,7 +556,7 @@ class Generation:
             self.rounds += 1
             self._report_progress()
         if not self.finished:
-            self.prices = prices._replace(bound=max(unlisted, self.value or 0.0))
+            self.knows(max(unlisted, self.value or 0.0), "lists of pipelines")
             self.settled = not unlisted
 
     def generate_exactly(self) -> None:
@@ -759,20 +751,21 @@ class Generation:
         self.offers = [other for other in self.offers if other is not offer] + parts
         return parts
 
-    def _update_bound(self, cost: np.ndarray, ratio: dict[str, float]) -> None:
+    def _update_bound(
+        self, cost: np.ndarray, ratio: dict[str, float], what: str = "prices of pipelines"
+    ) -> None:
         """Keep the prices if their bound is better (the module's docstring derives it)."""
         goal = self.goal
         # no pipeline costs less than rate / ratio: at least this for one token/s or request/s that is served
         least_cost = sum(tokens / ratio[pool] for pool, tokens in goal.pools.items())
-        if not goal.load:
-            bound = float(cost @ goal.counts) / least_cost
-            if self.prices is None or bound < self.prices.bound:
-                self.prices = Prices(cost=cost, ratio=ratio, bound=bound, unit=1 / least_cost)
-            return
-        above_rent = np.maximum(0.0, cost - goal.price)
-        bound = goal.load * least_cost - float(above_rent @ goal.counts)
-        if self.prices is None or bound > self.prices.bound:
-            self.prices = Prices(cost=cost, ratio=ratio, bound=bound, unit=1.0)
+        bound, unit = float(cost @ goal.counts) / least_cost, 1 / least_cost
+        if goal.load:
+            above_rent = np.maximum(0.0, cost - goal.price)
+            bound, unit = goal.load * least_cost - float(above_rent @ goal.counts), 1.0
+        self.knows(bound, what)
+        known = self.prices
+        if known is None or (bound > known.bound if goal.load else bound < known.bound):
+            self.prices = Prices(cost=cost, ratio=ratio, bound=bound, unit=unit)
 
     def _add_path(self, offer: Offer, path: Sequence[StageOf]) -> int:
         """Add a path as a column, as a pipeline if there are enough GPUs for it; return how many were added."""
@@ -855,9 +848,7 @@ class Generation:
             wide = few and timed and far > _SMALL_OPEN_SHARE and last > 0
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
-            complete, solved = self._solve_over_list(
-                slack, wide=wide, most_labels=labels
-            )
+            complete, solved = self._solve_over_list(slack, wide=wide, most_labels=labels)
             if complete and solved:
                 self._bound_by_list(slack)
             if complete and slack >= self.slack:
@@ -896,7 +887,7 @@ class Generation:
             bound = bound + slack if value is None else min(bound + slack, value)
         else:
             bound = max(bound - slack, value or 0.0)
-        self.knows(bound)
+        self.knows(bound, "lists of pipelines")
 
     def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[bool, bool]:
         """Solve the whole program over a list; return whether the list is complete, and the program solved."""
@@ -933,7 +924,7 @@ class Generation:
             if self.steps > _MOST_LISTING_STEPS:
                 complete = False
                 break
-            if len(self.columns) > _MORE_COLUMNS_FACTOR * known:
+            if self.prices and len(self.columns) > _MORE_COLUMNS_FACTOR * known:
                 self.solve_whole_for(_ROUNDING_SECONDS)
                 slack, known = min(slack, self.slack), len(self.columns)
             offer = max(waiting, key=waiting.__getitem__)

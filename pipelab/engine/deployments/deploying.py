@@ -409,7 +409,8 @@ class _Deploying:
             gap=self.gap,
             enough=enough,
         )
-        if self.single:
+        one = not self.at_least and len(self.pools) == 1 and most.most_pipelines < 2
+        if self.single or one:
             return self._answer(most, self._search_alone(most))
         if not self.at_least:
             return self._answer(most, self._search(most))
@@ -450,11 +451,13 @@ class _Deploying:
         return None
 
     def _search_alone(self, generation: Generation) -> str | None:
-        """Find the best pipeline; return what ended the search before that."""
+        """Find the best pipeline, where there is one or one is asked for; return what ended the search before that."""
         try:
             self._add_simple_columns(generation)
             for column in generation.pipelines:
                 generation.keep_if_better([column])
+            if self.alone_bound < math.inf:
+                generation.knows(self.alone_bound, "single pipelines")
             generation.generate_alone()
         except Ended as end:
             return end.reason
@@ -464,8 +467,6 @@ class _Deploying:
         """Bound all deployments by the work of stages, and keep the best deployment of simple pipelines."""
         self._add_simple_columns(generation)
         generation.round_relaxation()
-        if not self.at_least and generation.most_pipelines < 2:
-            generation.knows(self.alone_bound)
 
     def _add_simple_columns(self, generation: Generation) -> None:
         """Add the best single pipelines as columns, and simple ones that may yield most beyond their GPUs' price."""
@@ -611,7 +612,7 @@ class _Deploying:
             status, bound = status_and_bound(known, bound)
         proven = status == "optimal"
         size: dict[str, int] = {}
-        details: dict[str, Any] = {"dual_prices": {}, "progress": ()}
+        details: dict[str, Any] = {"bounds": {}, "dual_prices": {}, "progress": ()}
         if generation is not None:
             size = {
                 "classes": len(generation.goal.counts),
@@ -619,6 +620,7 @@ class _Deploying:
                 "rounds": generation.rounds,
             }
             details = {
+                "bounds": dict(generation.bounds),
                 "dual_prices": _dual_prices(generation),
                 "progress": tuple(generation.progress),
             }
@@ -670,9 +672,7 @@ def _column(
     """Make a column of a placement: its layers and GPUs by class, and its rate."""
     stages = tuple(offer.stages_of(placement))
     gpus = np.sum([stage_gpus for _, stage_gpus in stages], axis=0)
-    return PipelineColumn(
-        rate=rate(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages
-    )
+    return PipelineColumn(rate=rate(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages)
 
 
 # What is said beside the pipelines
