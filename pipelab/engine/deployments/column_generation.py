@@ -856,11 +856,11 @@ class Generation:
                 return
             if complete:
                 near, labels = _SLACK_FACTOR * near, _FIRST_LABELS
-            elif labels >= MOST_LABELS:
+            elif labels >= MOST_LABELS or self.steps - known == last:  # no label was left out
                 break
             elif self.steps > _MOST_LISTING_STEPS:
                 return
-            elif self.value != before or labels == _FIRST_LABELS:
+            elif few or self.value != before or labels == _FIRST_LABELS:
                 labels = _LABELS_FACTOR * labels
             elif self.steps - known < _COMPLETING_GROWTH * _LABELS_FACTOR * last:
                 labels = MOST_LABELS

@@ -70,6 +70,7 @@ from pipelab.requests import Limits, for_phase, request_tokens
 
 _RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a flow is named
 _SIMPLE_COLUMNS = 24  # of each pool
+_MORE_RATE_FACTOR = 1.1  # which a larger batch has to bring
 _ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads
 _ALONE_TIME_SHARE = 0.4  # at most, of the time limit
 _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
@@ -469,19 +470,24 @@ class _Deploying:
         generation.round_relaxation()
 
     def _add_simple_columns(self, generation: Generation) -> None:
-        """Add the best single pipelines as columns, and simple ones that may yield most beyond their GPUs' price."""
+        """Add the best single pipelines as columns, and simple ones that may yield most for the price of their GPUs."""
         generation.bound_by_work()
         simple = list[PipelineColumn]()
         for problem, offer in {offer.problem: offer for offer in generation.offers}.items():
             if problem in self.alone:
                 generation.add_column(_column(offer, self.alone[problem], offer.attained))
-            simple += [_column(offer, p, offer.counted) for p in simple_placements(problem)]
-        simple.sort(key=lambda column: column.rate)
-        fastest = {(column.offer.pool, column.gpus): column for column in simple if column.rate}
-        profit = fields.given(generation.prices).profit
+            simple += [_column(offer, p, offer.promised) for p in simple_placements(problem)]
+        fastest = dict[tuple[str, tuple[int, ...]], PipelineColumn]()
+        for column in simple:  # smaller batches come first, and leave memory for more of them
+            known = fastest.get((column.offer.pool, column.gpus))
+            if column.rate > (_MORE_RATE_FACTOR * known.rate if known else 0.0):
+                fastest[column.offer.pool, column.gpus] = column
         for pool in self.pools:
-            columns = [c for c in fastest.values() if c.offer.pool == pool]
-            for column in heapq.nlargest(_SIMPLE_COLUMNS, columns, key=profit):
+            price = fields.given(generation.prices).per_gpu(pool)
+            columns = [
+                (c.rate / (price @ c.gpus), c) for c in fastest.values() if c.offer.pool == pool
+            ]
+            for _, column in heapq.nlargest(_SIMPLE_COLUMNS, columns, key=lambda of: of[0]):
                 self.deadline.check()
                 generation.add_column(column._replace(rate=column.offer.attained(column.stages)))
 

@@ -321,6 +321,21 @@ class Offer:
 
     def counted(self, stages: Sequence[StageOf]) -> float:
         """With what stages count in the bound: no pipeline of these in this order attains more."""
+        slowest, took = self._slowest_and_seconds(stages)
+        return min(slowest, self.tokens / took) if slowest else 0.0
+
+    def promised(self, stages: Sequence[StageOf]) -> float:
+        """What stages may attain within limits on time: `counted`, with no more in flight than the slowest has time for."""
+        slowest, took = self._slowest_and_seconds(stages)
+        if not slowest or took > self.longest:
+            return 0.0
+        tokens, load = self.tokens, self.problem.workload
+        if self.timing is not None and load.phase != "prefill":
+            tokens = min(tokens, load.tokens * np.floor(self.timing.latest * slowest / load.tokens))
+        return float(min(slowest, tokens / took))
+
+    def _slowest_and_seconds(self, stages: Sequence[StageOf]) -> tuple[float, float]:
+        """The rate of the slowest stage or link, and the seconds of a traversal."""
         sizes, used = np.array([n for n, _ in stages]), np.array([gpus for _, gpus in stages])
         spans = self.span[np.cumsum(sizes) - sizes, sizes - 1]
         rate, seconds = self.table.rates_of(used)
@@ -329,12 +344,7 @@ class Offer:
         for here, there in pairwise(used > 0):
             slowest = min(slowest, self.table.link[np.ix_(here, there)].min())
             took += self.table.hop[np.ix_(here, there)].max()
-        if not slowest or took > self.longest:
-            return 0.0
-        tokens, load = self.tokens, self.problem.workload
-        if self.timing is not None and load.phase != "prefill":  # no stage works more often
-            tokens = min(tokens, load.tokens * np.floor(self.timing.latest * slowest / load.tokens))
-        return float(min(slowest, tokens / took))
+        return float(slowest), float(took)
 
     def attained(self, stages: tuple[StageOf, ...]) -> float:
         """What a pipeline attains, each stage within one node where there is room; 0 if it lacks memory there."""
