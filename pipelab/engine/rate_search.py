@@ -263,7 +263,7 @@ class RateSearch:
         return self.rate(self.high) if self.high >= 0 else None
 
     def run(self) -> "RateSearch":
-        """Find the best rate; then choose among equally fast placements for a while, unless something ended the search."""
+        """Find the best rate; then choose among equals for a while, unless something ended the search."""
         self.find_best_rate()
         self.share, seconds = 1.0, seconds_to_choose.get()
         if self.best is not None and self.stopped is None and seconds > 0:

@@ -133,7 +133,7 @@ class MixExplorer(Explorer):
             self._beside.later(self._look_further, self._learn, _IDLE_S)
 
     def _look_further(self, stop: threading.Event) -> Iterator[dict[str, Any]]:
-        """Yield the proof and the choice among equals, deployments, one GPU per stage, one more GPU, while no control changes."""
+        """Yield proof and choice of equals, deployments, one GPU per stage, one more GPU, while no control changes."""
         known = given(self.found)
         mix, result = known.mix, known.result
         early = result.status in ("feasible", "unknown") and (mix.batches or mix.limits)

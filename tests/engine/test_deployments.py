@@ -18,7 +18,7 @@ from small_problems import (
 )
 
 import pipelab as pl
-from pipelab.engine.deployments import column_generation, deploying, offers
+from pipelab.engine.deployments import closing, deploying, offers
 
 
 def families(seed):
@@ -81,8 +81,8 @@ def check(problem, found, truth, seen):
 @pytest.mark.parametrize("seed", range(5000, 5016))
 def test_labels_and_tables_find_the_same(seed, few, monkeypatch):
     """Each alone."""
-    monkeypatch.setattr(column_generation, "_FEW_MIXES", few)
-    monkeypatch.setattr(column_generation, "_SMALL_OPEN_SHARE", -1.0)
+    monkeypatch.setattr(closing, "_FEW_MIXES", few)
+    monkeypatch.setattr(closing, "_SMALL_OPEN_SHARE", -1.0)
     problem, seen = small(seed), []
     if seed % 2:
         problem = late(small(seed, link_units="tokens"), seed)
@@ -94,8 +94,8 @@ def test_labels_and_tables_find_the_same(seed, few, monkeypatch):
 def test_where_lists_end_early_every_bound_holds(seed, monkeypatch):
     """As of large clusters: with one label at each boundary, and then with prices of pipelines that exist."""
     for name, most in (("_FEW_MIXES", 0), ("_FIRST_LABELS", 1), ("MOST_LABELS", 1)):
-        monkeypatch.setattr(column_generation, name, most)
-    monkeypatch.setattr(column_generation, "_MOST_LISTING_STEPS", 0)
+        monkeypatch.setattr(closing, name, most)
+    monkeypatch.setattr(closing, "_MOST_LISTING_STEPS", 0)
     problem = small(seed)
     truth, found = every_division(problem)[-1], pl.deploy(problem)
     assert (found.throughput or 0.0) <= truth * (1 + 1e-9)

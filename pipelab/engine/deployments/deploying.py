@@ -36,12 +36,9 @@ from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
-from pipelab.engine.deployments.column_generation import (
-    DeploymentGoal,
-    Generation,
-    PipelineColumn,
-    are_few_mixes,
-)
+from pipelab.engine.deployments.closing import are_few_mixes
+from pipelab.engine.deployments.column_generation import Generation
+from pipelab.engine.deployments.master_program import DeploymentGoal, PipelineColumn
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.paths import StageOf

@@ -325,7 +325,7 @@ class Offer:
         return min(slowest, self.tokens / took) if slowest else 0.0
 
     def promised(self, stages: Sequence[StageOf]) -> float:
-        """What stages may attain within limits on time: `counted`, with no more in flight than the slowest has time for."""
+        """`counted` within limits on time: with no more in flight than the slowest stage has time for."""
         slowest, took = self._slowest_and_seconds(stages)
         if not slowest or took > self.longest:
             return 0.0
