@@ -3,9 +3,9 @@
 `column_generation` says why these are few; `listing` finds them by labels, `mix_tables` by tables over all mixes.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -32,7 +32,7 @@ _FEW_MIXES = 5_000
 
 def are_few_mixes(counts: Iterable[int]) -> bool:
     """Return whether all ways to take some of these GPUs can be looked at."""
-    return math.prod(n + 1 for n in counts) <= _FEW_MIXES
+    return prod(n + 1 for n in counts) <= _FEW_MIXES
 
 
 @dataclass
@@ -57,10 +57,13 @@ class ClosingSearch(DeploymentSearch):
             return
         self.settled = self.settled or self._settle_by_full_pipelines()
         few = are_few_mixes(self.goal.counts.tolist())
-        near, labels, last = self._first_slack(few), _FIRST_LABELS, 0
-        while self.prices is not None and not self.finished:
+        bound = given(self.prices).bound
+        near, labels, last = _FIRST_SLACK_SHARE * bound, _FIRST_LABELS, 0
+        if near <= 0:  # of a load: no list is near
+            near = self.slack
+        while not self.finished:
             timed = any(offer.tokens < np.inf and offer.timing is None for offer in self.offers)
-            far = max(near / abs(self.prices.bound), self.open)
+            far = max(near / abs(bound), self.open)
             wide = few and timed and far > _SMALL_OPEN_SHARE and last > 0
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
@@ -76,25 +79,15 @@ class ClosingSearch(DeploymentSearch):
                 break
             elif self.steps > _MOST_LISTING_STEPS:
                 return
-            elif few or self.value != before or labels == _FIRST_LABELS:
-                labels = _LABELS_FACTOR * labels
-            elif self.steps - known < _COMPLETING_GROWTH * _LABELS_FACTOR * last:
+            elif few or 0 < self.steps - known < _COMPLETING_GROWTH * _LABELS_FACTOR * last:
                 labels = MOST_LABELS
+            elif self.value != before or labels == _FIRST_LABELS:
+                labels = _LABELS_FACTOR * labels
             else:
                 break
             last = self.steps - known
-        if not self.finished and not few and self.prices is not None:
+        if not self.finished and not few:
             self._solve_over_list(self.slack, wide=False, most_labels=_FIRST_LABELS)
-
-    def _first_slack(self, few: bool) -> float:
-        """Return the slack of the first list; of few mixes so that the last list has just the slack that is open."""
-        if self.prices is None:
-            return 0.0
-        near = _FIRST_SLACK_SHARE * self.prices.bound
-        if near <= 0:  # of a load: no list is near
-            return self.slack
-        steps = math.floor(math.log(max(1.0, self.slack / near), _SLACK_FACTOR))
-        return self.slack / _SLACK_FACTOR**steps if few else near
 
     def _bound_by_list(self, slack: float) -> None:
         """Keep the bound of a complete list: what is better than its best has a pipeline further below its price."""

@@ -44,6 +44,7 @@ a pipeline in pool k counts ρ_k times the price of its GPUs at most.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -123,7 +124,11 @@ class Generation(ClosingSearch):
             new = self._price_offers(*self._smoothed_prices(master, smoothed))
             if not self.columns:
                 return
-            master = solve_relaxation(self.goal, self.columns)
+            # of an offer that was halved only pipelines count; where tokens count, lists settle that sooner
+            columns = [
+                c for c in self.columns if c.exists or not c.offer.timing or c.offer in self.offers
+            ]
+            master = solve_relaxation(self.goal, columns)
             if master is not None and (self.rounds % 5 == 0 or self.best is None):
                 self.round_relaxation()
             self._report_progress()
@@ -248,15 +253,14 @@ class Generation(ClosingSearch):
                     profit = rate_price * rates - cheapest.price
             profitable = profit > (1e-9 * rate_price * rates)
             wanted += [(float(profit[i]), offer, i) for i in _spread_out(rates, profit, profitable)]
-        wanted.sort(key=lambda of: -of[0])
-        new = 0
-        for pool in self.goal.pools:
-            for _, offer, i in [of for of in wanted if of[1].pool == pool][:_COLUMNS_PER_POOL]:
+        new = Counter[str]()
+        for _, offer, i in sorted(wanted, key=lambda of: -of[0]):
+            if new[offer.pool] < _COLUMNS_PER_POOL:
                 self.deadline.check()
                 path = offer.path(cost, i, float(least[offer].per_second[i]))
                 # prices count with the fastest of all links; with the links between its GPUs there may be no path
-                new += self._add_path(offer, path) if path else 0
-        return new
+                new[offer.pool] += self._add_path(offer, path) if path else 0
+        return new.total()
 
     def _greatest_ratios(
         self, cost: np.ndarray, ratio_of: Callable[[Offer, np.ndarray], float]

@@ -46,7 +46,6 @@ from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import best_service
 from pipelab.engine.deployments.unmet_time_limits import why_unkept
-from pipelab.engine.flows.capacities import by_area, stages_of
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.batches import best_answer, solved_in_turn
@@ -642,20 +641,19 @@ class _Deploying:
             solver=choice.solver_version() if generation else "",
             reason=self.deadline.remark("" if proven else reason),
             stopped_by=None if proven else ended,
-            details=details | self._beyond_links(pipelines),
+            details=details | self._beyond_links(pipelines, details["bounds"]),
             again=self.again,
         )
 
-    def _beyond_links(self, pipelines: Sequence[Pipeline]) -> dict[str, float]:
+    def _beyond_links(
+        self, pipelines: Sequence[Pipeline], bounds: Mapping[str, float]
+    ) -> dict[str, float]:
         """Return what GPUs alone let pass, where a link holds back a pipeline and this is much more; else nothing."""
         if self.limits is not None or self.at_least or len(self.problems) > 1:
             return {}
         if not any(_is_held_by_link(evaluate(self.problem, p.placement)) for p in pipelines):
             return {}
-        try:
-            most = by_area(stages_of(self.problem, True, self.deadline).at(0.0))
-        except (Ended, TooLarge):
-            return {}
+        most = bounds.get("work of stages", 0.0)
         return {"gpus_alone": most} if most > _RATIO_FOR_A_FLOW * sum_of(pipelines) else {}
 
 
