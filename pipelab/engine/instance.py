@@ -450,7 +450,7 @@ def by_class(
 ) -> Instance:
     """Make a type of every class, where what a stage takes of each class counts.
 
-    `mixed`: whether stages of several classes are listed.
+    `mixed`: whether stages of several classes are listed; else the instance is `pure`.
 
     Raises
     ------
@@ -467,7 +467,6 @@ def by_class(
     else:
         sizes = np.arange(1, instance.largest + 1)[:, None, None]
         composition = (np.eye(len(types), dtype=int) * sizes).reshape(-1, len(types))
-        composition = composition[(composition <= count).all(axis=1)]
     of_type = (kind[:, None] == np.arange(len(instance.types))).astype(int)
     rate, seconds = instance.rates_of(composition @ of_type)
     size, first = composition.sum(axis=1), [members[0] for members in groups.classes.members]
@@ -482,7 +481,7 @@ def by_class(
         classes=groups.classes,
         type_of=np.arange(len(types)),
         composition=composition,
-        pure=False,
+        pure=not mixed,
         rate=rate,
         seconds=seconds,
         link=groups.link,

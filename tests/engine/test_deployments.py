@@ -18,6 +18,7 @@ from small_problems import (
 )
 
 import pipelab as pl
+from pipelab.engine import instance
 from pipelab.engine.deployments import closing, deploying, offers
 
 
@@ -102,6 +103,23 @@ def test_where_lists_end_early_every_bound_holds(seed, monkeypatch):
     assert found.bound is None or found.bound >= truth * (1 - 1e-9)
     assert found.status != "optimal" or found.throughput == pytest.approx(truth, rel=1e-9)
     assert not truth or found.bound <= 1.6 * truth
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("seed", [3, 18, *range(19, 40)])
+@pytest.mark.parametrize("kind", ["memory for a few", "late links", "nodes"])
+def test_where_mixed_stages_are_too_many_to_list_nothing_wrong_is_proven(kind, seed, monkeypatch):
+    problem, batches = asked(kind, seed)
+    truth = every_division(problem, batches)[-1]
+    monkeypatch.setattr(instance, "_MOST_CELLS", 1)
+    try:
+        found = pl.deploy(problem, batches=batches)
+    except pl.errors.TooLarge:
+        return
+    if not truth or found.status in ("optimal", "infeasible"):
+        assert (found.throughput or 0.0) == pytest.approx(truth or 0.0, rel=1e-9)
+    if truth:
+        assert (found.throughput or 0.0) * (1 - 1e-9) <= truth <= found.bound * (1 + 1e-9)
 
 
 def three_nodes_of_three():

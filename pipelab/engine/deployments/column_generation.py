@@ -23,11 +23,14 @@ so the bound holds all the more; `Generation.generate_exactly` counts them. Wher
 price, the rent q is added to the dual prices: a token/s then costs at least 1 / ρ, and what was added is taken off
 again, so no deployment costs less than load / ρ - u · N.
 
+**The first prices** are the dual prices of the same program over stages (`master_program.stages_as_columns`). As
+r ≤ p · n holds of them already, they bound all deployments before any pipeline is priced: the work bound.
+
 **Whole numbers.** A deployment has whole pipelines: the relaxation is rounded down and filled up after some rounds,
 and the whole program is solved over the columns for a few seconds (`Generation.solve_whole_for`). If a gap remains,
 let slack be the distance from the bound to the best deployment so far. A better deployment has only pipelines with
 r ≥ p · n - slack, since one pipeline that is further below the price of its GPUs leaves the deployment below the best.
-These pipelines are listed (`listing`), and the whole program over them is the proof (`Generation.close_gap`).
+These pipelines are listed (`closing`), and the whole program over them is the proof.
 
 **When it stops.** The best is proven where the bound meets it, where the program over a complete list is solved, or
 where pipelines that are full whatever their number in flight yield no more (`Generation.proven`). The search also stops

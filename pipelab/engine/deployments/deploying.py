@@ -3,13 +3,13 @@
 `deploy` checks what is asked and makes one problem for each workload that a pipeline may have: a batch
 size, a phase where requests are served, a way to start an engine. `_Deploying.run` answers in four steps:
 
-1. `solve` finds the best single pipeline, and rules of thumb simple ones in every node. Whatever ends the search later,
-   the answer yields no less.
+1. `solve_for_attainable` finds the best single pipeline. Whatever ends the search later, the answer yields no less.
 2. `offers` makes an *offer* of each problem: its stages by classes of GPUs and ranges of numbers in flight. Identical
    nodes are taken together as long as no link binds.
-3. `column_generation` finds pipelines and, in each round, a bound on all deployments, from prices of GPUs which no
-   pipeline's rate exceeds. If a gap remains, it lists every pipeline that a better deployment could have, and the whole
-   program over these proves the best.
+3. The work of stages bounds all deployments at once (`master_program`). Simple pipelines are columns, and where two do
+   not fit, the search is for one. Else `column_generation` finds pipelines and, in each round, a bound from prices of
+   GPUs which no pipeline's rate exceeds. If a gap remains, `closing` lists every pipeline that a better deployment
+   could have, and the whole program over these proves the best.
 4. GPU ids are given to the stages, and `evaluate` recomputes every pipeline. If the stages cannot be packed into nodes,
    steps 2 and 3 are done again with nodes apart. The status is "optimal" only if the bound meets the recomputed value.
 
@@ -504,7 +504,10 @@ class _Deploying:
         results = solved_in_turn(len(self.problems), following, best, whole)
         left_out = len(results) < len(self.problems)
         self.alone = {r.problem: r.placement for r in results if r.placement is not None}
-        self.alone_bound = best_answer(results, left_out).bound or math.inf
+        together = best_answer(results, left_out)
+        self.alone_bound = together.bound or math.inf
+        if together.status == "infeasible":
+            self.alone_bound = 0.0
 
     def _answer_unserved(self, most: Generation, ended: str | None) -> Deployment:
         """Answer a load that no deployment serves, or that none of those found serves."""
@@ -532,7 +535,7 @@ class _Deploying:
         if not pipelines and ended:
             reason = _none_yet(generation) if packed else _why_open(packed)
             return self._simple(ended, reason), packed
-        if not pipelines and packed and (settled or generation.bound is None):
+        if not pipelines and packed and (settled or not self.alone_bound):
             return self.none(self._why_none(generation.offers)), packed
         bound, reason = generation.value if settled else generation.bound, ""
         if ended is None:
@@ -686,7 +689,7 @@ def _dual_prices(generation: Generation) -> dict[str, float]:
         return {}
     out: dict[str, float] = {}
     tokens = [*generation.goal.pools.values()][-1]  # of answers, where there are any
-    classes = generation.columns[0].offer.table.classes
+    classes = generation.offers[0].table.classes
     worth = generation.prices.cost * generation.prices.unit * tokens
     for a, price in enumerate(worth.tolist()):
         name = classes.gpu(a).type

@@ -113,7 +113,7 @@ class Listing:
         timing = offer.timing
         back = None if timing is None else timing.back
         self.ways = ways_of(self.table.link, self.table.hop, self.gpus, back)
-        self.complete = few and self.ways is not None
+        self.complete = few and self.ways is not None and not self.table.pure
         self.price = self.gpus @ prices
         self.rate, self.took = self.table.rate[self.rows], self.table.seconds[self.rows]
         paths, asked = offer.paths[1], np.arange(len(offer.asked[0]))

@@ -199,12 +199,13 @@ def solve_relaxation(
 def stages_as_columns(offers: Sequence[Offer]) -> list[PipelineColumn]:
     """Make a column of every composition of a stage: that part of a pipeline which it may be.
 
-    The master program over these has the **work bound**. A pipeline of rate r whose stages hold l₁ + l₂ + … = M layers
-    is made of the parts l₁/M, l₂/M, … of it, and each of its stages works on as many layers at r tokens/s at least. So
-    with R_c for the most layers times tokens/s of a stage of composition c, the parts R_c / M of its stages add up to r
-    or more, on the same GPUs: what any deployment yields, the program over stages yields.
-    Where mixed stages are left out of a table, GPUs of their types of the same number are no slower, and
-    what a mixed stage costs is a mean of what these cost.
+    The optimum of the master program over these is the **work bound**. Proof: let the stages of a pipeline of rate r
+    hold l₁ + l₂ + … = M layers. None is slower than r, so the product of its layers and its rate is at least l·r, and
+    at most R_c, the greatest such product of a stage of its composition c. Hence r ≤ Σ R_c / M over its stages, which
+    have the GPUs of the pipeline: whatever a deployment yields, the program yields with its stages.
+
+    Mixed stages may be left out of a table where stages of as many GPUs of one of their types are no slower. At any
+    dual prices the price of a mixed stage is a mean of the prices of these, so the bound is the same.
     """
     return [
         PipelineColumn(rate=work, gpus=tuple(gpus), offer=offer, stages=())
