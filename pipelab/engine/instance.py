@@ -181,10 +181,13 @@ class Instance(Frozen):
         return int(np.searchsorted(self.thresholds, rate * (1 + OTHER_PATH), side="right")) - 1
 
     def holdable(self, rate: float) -> float:
-        """More layers than this cannot be held at a rate, links aside.
+        """More layers than this cannot be held at a rate, links aside."""
+        return float(self.shares(rate) @ self.count)
 
-        Give every type the most layers per GPU of any stage that has it and reaches the rate. A stage never
-        holds more layers than its GPUs are given, so neither do all together.
+    def shares(self, rate: float) -> np.ndarray:
+        """Give a GPU of every type the most layers per GPU of any stage that has it and reaches a rate; shape (K,).
+
+        A stage never holds more layers than its GPUs are given, so neither do all together.
         """
         layers = self.spans.layers
         held = np.where((self.rate >= rate) & (self.rate > 0), layers, 0).max(axis=1, initial=0)
@@ -193,7 +196,7 @@ class Instance(Frozen):
         own = np.where((inside.rate >= rate) & (inside.rate > 0), layers, 0).max(axis=2)
         own = own / np.arange(1, own.shape[1] + 1)
         np.maximum.at(best, inside.type_of, own.max(axis=1))
-        return float(best @ self.count)
+        return best
 
     def highest(self) -> int:
         """The highest index of a rate at which the GPUs can hold all layers; -1 if there is none.

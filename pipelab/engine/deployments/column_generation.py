@@ -68,7 +68,6 @@ from pipelab.engine.deployments.master_program import (
 from pipelab.engine.deployments.offers import ALL_NUMBERS
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import LeastPrices, Offer
-from pipelab.engine.instance import best_shares
 from pipelab.engine.tolerances import ATTAINED, SOLVER
 from pipelab.errors import TooLarge
 from pipelab.fields import given
@@ -104,12 +103,8 @@ class Generation(ClosingSearch):
     @property
     def most_pipelines(self) -> int:
         """The most pipelines that the GPUs can hold at once: no GPU holds more layers than in the stage of most."""
-        shares = []
-        for table in (offer.table for offer in self.offers):
-            held = np.where(table.rate > 0, table.spans.layers, 0).max(axis=1, initial=0)
-            shares.append(best_shares(held, table.size, table.composition > 0))
-        layers = len(self.offers[0].span)
-        return int(float(np.max(shares, axis=0) @ self.goal.counts) / layers + SOLVER)
+        shares = np.max([offer.table.shares(0.0) for offer in self.offers], axis=0)
+        return int(float(shares @ self.goal.counts) / len(self.offers[0].span) + SOLVER)
 
     def generate(self) -> None:
         """Solve master program and pricing problem in turn until they agree, and then the whole program for a while.

@@ -49,7 +49,7 @@ from pipelab.engine.deployments.unmet_time_limits import why_unkept
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.batches import best_answer, solved_in_turn
-from pipelab.engine.methods.first_placements import best_of, incumbents, simple_placements
+from pipelab.engine.methods.first_placements import simple_placements
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
@@ -562,23 +562,15 @@ class _Deploying:
         return why_too_few(self.problem, held, "listing every pipeline")
 
     def _simple(self, ended: str, reason: str) -> Deployment:
-        """Answer a search that ended without a deployment: with one simple pipeline if that serves the load."""
-        if self.limits is not None:
-            return self._deployment((), None, ended, reason)
+        """Answer a search that ended without a deployment: with the best single pipeline if that serves the load."""
+        alone = self._best_alone()
+        return self._deployment(alone, None, ended, "" if alone else reason)
 
-        def value(placement: Placement, evaluation: Evaluation) -> float:
-            if self.at_least:
-                return price_per_hour(self.problem, placement) or math.inf
-            return -evaluation.attainable
-
-        placement = best_of(
-            incumbents(self.problem), self.at_least, value, lambda evaluation: evaluation.attainable
-        )
-        pipelines: tuple[Pipeline, ...] = ()
-        if placement is not None:
-            pipeline = pipeline_of(self.problem, (placement,), None)
-            pipelines = (pipeline,) if pipeline.throughput >= self.at_least else ()
-        return self._deployment(pipelines, None, ended, "" if pipelines else reason)
+    def _best_alone(self) -> tuple[Pipeline, ...]:
+        """Return the best single pipeline; none where none is known that serves the load."""
+        alone = [pipeline_of(problem, (best,), None) for problem, best in self.alone.items()]
+        alone.sort(key=lambda pipeline: pipeline.throughput)
+        return tuple(p for p in alone[-1:] if p.throughput >= self.at_least)
 
     def none(self, reason: str) -> Deployment:
         """Answer that there is no deployment."""
@@ -596,11 +588,9 @@ class _Deploying:
 
         Where throughput is the goal, the best single pipeline is the answer if it yields more.
         """
-        if self.limits is None and not self.at_least:
-            alone = [pipeline_of(problem, (best,), None) for problem, best in self.alone.items()]
-            most = max(alone, key=lambda pipeline: pipeline.throughput, default=None)
-            if most is not None and most.throughput > self._rate_served(pipelines):
-                pipelines = (most,)
+        alone = () if self.at_least else self._best_alone()
+        if alone and sum_of(alone) > self._rate_served(pipelines):
+            pipelines = alone
         value = self._rate_served(pipelines)
         throughput = value
         if self.limits is not None:
