@@ -341,7 +341,7 @@ def test_engines_that_fill_pipelines_otherwise(seed, filling):
         assert found.status != "optimal"
         return
     assert defined.requests_per_s == pytest.approx(most, rel=1e-9)
-    assert found.status == "optimal" or filling == "by_stages"
+    assert found.status == "optimal"
     assert found.requests_per_s <= most * (1 + 1e-9) <= found.bound * (1 + 1e-8)
     if found.status == "optimal":
         assert found.requests_per_s == pytest.approx(most, rel=1e-9)

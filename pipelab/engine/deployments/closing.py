@@ -139,7 +139,8 @@ class ClosingSearch(DeploymentSearch):
             offer = max(waiting, key=waiting.__getitem__)
             del waiting[offer]
             per_gpu, short = prices.per_gpu(offer.pool), prices.as_rate(offer.pool, slack)
-            if wide and offer.tokens < np.inf:
+            by_stages = offer.problem.costs.filling == "by_stages"  # which a table does not count
+            if wide and offer.tokens < np.inf and not by_stages:
                 sure, loose = self._list_by_tables(MixTables(offer, self.deadline), per_gpu, short)
             else:
                 listing = Listing(offer, per_gpu, short, self.deadline, most_labels)
