@@ -90,14 +90,12 @@ class Generation(ClosingSearch):
 
     def bound_by_work(self) -> None:
         """Begin with the bound and the prices of the program over stages (`stages_as_columns`)."""
-        stages = stages_as_columns(self.offers)
-        work = solve_relaxation(self.goal, stages)
+        work = solve_relaxation(self.goal, stages_as_columns(self.offers))
         # whatever the prices are, they give a bound
         cost = self._positive_prices(1 / self.goal.counts if work is None else work.capacity)
-        ratio = dict.fromkeys(self.goal.pools, 0.0)
-        for stage in stages:
-            pool = stage.offer.pool
-            ratio[pool] = max(ratio[pool], stage.rate / float(cost @ stage.gpus))
+        ratio: dict[str, float] = {}
+        for offer in self.offers:
+            ratio[offer.pool] = max(offer.most_work(cost), ratio.get(offer.pool, 0.0))
         self._update_bound(cost, ratio, "work of stages")
 
     @property
@@ -281,9 +279,8 @@ class Generation(ClosingSearch):
         def most_ratio(offer: Offer) -> float:
             if offer in ratio:
                 return ratio[offer]
-            of_work = float((offer.work / (offer.table.composition @ cost)).max())
             before, known = self._ratios.get(offer, (cost, np.inf))
-            return min(of_work, known * float((before / cost).max()))
+            return min(offer.most_work(cost), known * float((before / cost).max()))
 
         while offers := [offer for offer in self.offers if offer.pool == pool]:
             # of equals that of fewest in flight: once a pipeline is full, ranges without end would be halved

@@ -115,6 +115,10 @@ class Offer:
         layers = self.table.spans.layers
         return (self.table.rate * layers).max(axis=1, initial=0.0) / self.problem.model.layers
 
+    def most_work(self, prices: np.ndarray) -> float:
+        """The most work of a stage for the price of its GPUs: no pipeline has more rate per price."""
+        return float((self.work / (self.table.composition @ prices)).max())
+
     @cached_property
     def span(self) -> np.ndarray:
         """The kind of span by first layer and number of layers less one."""
