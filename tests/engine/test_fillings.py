@@ -129,7 +129,7 @@ def test_every_placement_is_evaluated_as_written_out(seed, filling):
 @pytest.mark.quick(2)
 @pytest.mark.examples
 @pytest.mark.parametrize("filling", FILLINGS)
-@pytest.mark.parametrize("seed", range(1, 201))
+@pytest.mark.parametrize("seed", [*range(31, 201), *range(1, 31)])
 def test_a_deployment_has_the_most_of_all_divisions(seed, filling):
     problem = drawn(seed, filling)
     best = [0.0] * (1 << len(problem.cluster))
@@ -143,7 +143,7 @@ def test_a_deployment_has_the_most_of_all_divisions(seed, filling):
         return
     assert pl.evaluate(problem, answer).throughput == pytest.approx(answer.throughput, rel=1e-12)
     assert answer.bound >= most * (1 - CLOSE)
-    if filling in ("dynamic", "one"):  # the others' bound is that of synchronous pipelines
+    if filling != "micro_batches":  # of which the bound is that of synchronous pipelines
         assert answer.status == "optimal"
     assert answer.throughput <= most * (1 + 1e-9)
     if answer.status == "optimal":
