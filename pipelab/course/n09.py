@@ -12,16 +12,12 @@ from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import finish, plot_lines
 from pipelab.display import counted
-from pipelab.engine.speed_scenarios import Scenario, Sensitivity
 from pipelab.figures.theme import (
-    BOTTLENECK,
     NEUTRAL_LIGHT,
     TYPE_COLOURS,
-    WRONG,
     colour_of_types,
     line,
     new_figure,
-    plain,
 )
 from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.measurements import against_measured
@@ -236,72 +232,6 @@ def plot_measured_stages(stages: "DataFrame") -> "Figure":
 
 def _mean_off(errors: Any) -> float:
     return float(errors.abs().mean())
-
-
-# A plan where GPUs are faster or slower than predicted
-
-
-def plot_sensitivity(found: "Sensitivity") -> "Figure":
-    """A row per scenario: the plan's rate, the proven best, and what lies between.
-
-    Parameters
-    ----------
-    found : Sensitivity
-        Made by `pl.sensitivity`.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        In tokens/s; its title says in how many cases another plan is better, and by how much at
-        most.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> from pipelab import course
-    >>> figure = plot_sensitivity(pl.sensitivity(course.five_gpus(), within=0.1))
-    >>> figure.layout.title.text.split("<br>")[0]
-    'In 2 of 8 cases another plan is better, by up to 2.7%'
-    """
-    scenarios = found.scenarios
-    rows = [_name(scenario) for scenario in scenarios]
-    plan = [scenario.throughput for scenario in scenarios]
-    best = [scenario.best.bound or scenario.best.throughput or 0.0 for scenario in scenarios]
-    flips = [i for i, scenario in enumerate(scenarios) if scenario.loss]
-    figure = new_figure()
-    for i in flips:
-        said = {"text": ["", f"    {scenarios[i].loss:.1%}"], "textposition": "middle right"}
-        look: dict[str, Any] = {"mode": "lines+text", "showlegend": False, **said}
-        figure.add_trace(line("", [plan[i], best[i]], [rows[i]] * 2, WRONG, 4, **look))
-    ring = {"symbol": "circle-open", "size": 15, "color": BOTTLENECK, "line": {"width": 2}}
-    for name, x, says, marker in (
-        ("best plan", best, "at most", ring),
-        ("the plan", plan, "the plan reaches", {"size": 10, "color": TYPE_COLOURS[0]}),
-    ):
-        hover = f"%{{y}}: {says} %{{x:,.1f}} tokens/s<extra></extra>"
-        figure.add_scatter(
-            x=x, y=rows, mode="markers", name=name, marker=marker, hovertemplate=hover
-        )
-    title = f"None of {len(rows) - 1} cases has a better plan"
-    if flips:
-        much = f"by up to {found.worst.loss:.1%}"
-        title = f"In {len(flips)} of {len(rows) - 1} cases another plan is better, {much}"
-    order = {"categoryorder": "array", "categoryarray": rows[::-1]}
-    return finish(
-        figure,
-        title,
-        height=110 + 34 * len(rows),
-        x="tokens/s",
-        y={"automargin": True, **order},
-    )
-
-
-def _name(scenario: "Scenario") -> str:
-    if scenario.speed == 1:
-        return "as predicted"
-    faster = "faster" if scenario.speed > 1 else "slower"
-    kind = "all GPUs" if scenario.gpu_type == "all" else plain(scenario.gpu_type)
-    return f"{kind} {abs(scenario.speed - 1):.0%} {faster}"
 
 
 # Exercises
