@@ -41,7 +41,7 @@ from .n09 import plot_roofline as plot_roofline
 from .n10 import plot_stage_groups as plot_stage_groups
 from .n12 import layer_errors as layer_errors, plot_training_memory as plot_training_memory
 from .n12 import training_errors as training_errors
-from .n13 import author_results as author_results, plot_verdicts as plot_verdicts
+from .n13 import author_results as author_results
 from .n15 import plot_measured as plot_measured
 from .n15 import plot_ring as plot_ring, plot_waits as plot_waits
 from .n15 import run_ring as run_ring, run_stages as run_stages

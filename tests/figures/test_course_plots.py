@@ -1,6 +1,5 @@
 """The notebooks' own figures have the numbers of the evaluator and of the timeline."""
 
-
 import numpy as np
 import pytest
 

@@ -27,7 +27,6 @@ from pipelab.splits import (
     split_bandwidth_aware,
     split_by_flops,
     split_even,
-    split_exhaustive,
     split_minmax,
     split_proportional,
 )
@@ -117,7 +116,7 @@ def sizes(split: Iterable[range] | None) -> list[int]:
 
 
 def differ(answer: Any, right: Any) -> Shown:
-    """Both as text if they are not equal; numbers to a part in a million, since Rust's are in 32 bits."""
+    """Both as text if they are not equal; numbers to a part in a million."""
     if isinstance(answer, float):
         same, written = abs(answer - right) < 1e-6, "{:.4g}"
     else:
@@ -175,15 +174,6 @@ def not_searched(layers: int, bandwidth: list[int]) -> Shown:
     ]
     written = ["{}, layers / bandwidth up to {:g}".format(*each) for each in found]
     return (written[0], written[1]) if found[0][1] != found[1][1] else None
-
-
-@statement([(b,) for b in ([1, 2], [3, 1], [1, 2, 3], [2, 2, 1], [1, 2, 3, 4], [4, 1, 1, 2])])
-def exhaustive(bandwidth: list[int]) -> Shown:
-    rules = split_exhaustive, split_minmax
-    ones, nodes = [1] * 30, len(bandwidth)
-    cuts = [given(rule(ones, nodes, speeds=bandwidth)) for rule in rules]
-    every, quick = (bottleneck(cut, ones, bandwidth) for cut in cuts)
-    return differ(every, quick)
 
 
 @statement(
@@ -270,18 +260,13 @@ def sum_overflows(layers: int, memory: list[int]) -> Shown:
 
 # trustformers' scheduler, gpipe_pp.rs
 
-P, M = 4, 8  # ranks and microbatches of its tests
+P, M = 4, 8  # ranks and microbatches of the remarks
 ENOUGH = [(p, m) for p, m in product(range(2, 7), range(2, 9)) if m >= p]
 
 
 def refusal(error: str, *values: int) -> str:
     """What the program defines for it and never returns."""
     return f"refused: {published.ERRORS[error].format(*values)}"
-
-
-def forwards(listed: int, right: int) -> Shown:
-    """How many there are, and how many there should be."""
-    return differ(f"forwards: {listed}", f"forwards: {right}")
 
 
 @statement(product(range(1, 4), range(4)))
@@ -312,7 +297,8 @@ def refusals() -> object:
 )
 def chunks_dropped(stages: int, microbatches: int, chunks: int) -> Shown:
     order = published.scheduler_interleaved(stages, microbatches, chunks)
-    return forwards(kinds(order.actions[0]).count("F"), microbatches * chunks)
+    listed, right = kinds(order.actions[0]).count("F"), microbatches * chunks
+    return differ(f"forwards: {listed}", f"forwards: {right}")
 
 
 @statement(
