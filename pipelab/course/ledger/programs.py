@@ -27,6 +27,7 @@ from pipelab.splits import (
     split_bandwidth_aware,
     split_by_flops,
     split_even,
+    split_exhaustive,
     split_minmax,
     split_proportional,
 )
@@ -157,12 +158,7 @@ def uneven(layers: int, memory: list[int]) -> Shown:
     return differ(held, right) if max(held) - min(held) > 1 else None
 
 
-def on_two_and_three_nodes() -> tuple[Trial]:
-    """The next statement there."""
-    return (trial(not_searched, bandwidths(2, 3)),)
-
-
-@statement(bandwidths(2, 3, 4), known=on_two_and_three_nodes)
+@statement(bandwidths(2, 3, 4), known=lambda: (trial(not_searched, bandwidths(2, 3)),))
 def not_searched(layers: int, bandwidth: list[int]) -> Shown:
     nodes = len(bandwidth)
     megabytes = [MB] * nodes, [b * MB for b in bandwidth]
@@ -174,6 +170,15 @@ def not_searched(layers: int, bandwidth: list[int]) -> Shown:
     ]
     written = ["{}, layers / bandwidth up to {:g}".format(*each) for each in found]
     return (written[0], written[1]) if found[0][1] != found[1][1] else None
+
+
+@statement([(b,) for b in ([1, 2], [3, 1], [1, 2, 3], [2, 2, 1], [1, 2, 3, 4], [4, 1, 1, 2])])
+def exhaustive(bandwidth: list[int]) -> Shown:
+    rules = split_exhaustive, split_minmax
+    ones, nodes = [1] * 30, len(bandwidth)
+    cuts = [given(rule(ones, nodes, speeds=bandwidth)) for rule in rules]
+    every, quick = (bottleneck(cut, ones, bandwidth) for cut in cuts)
+    return differ(every, quick)
 
 
 @statement(
@@ -329,12 +334,9 @@ def gpipe_formula(ranks: int, microbatches: int) -> Shown:
     return differ(published.scheduler_bubble_fraction_gpipe(ranks, microbatches), clock)
 
 
-def with_one_microbatch() -> tuple[Trial]:
-    """The next statement there."""
-    return (trial(formula, product(range(1, 7), [1])),)
-
-
-@statement(product(range(1, 5), range(1, 5)), known=with_one_microbatch)
+@statement(
+    product(range(1, 5), range(1, 5)), known=lambda: (trial(formula, product(range(1, 7), [1])),)
+)
 def formula(stages: int, microbatches: int) -> Shown:
     clock = run(schedule("1F1B", stages, microbatches)).bubble_fraction
     return differ(published.scheduler_bubble_fraction_1f1b(stages, microbatches), clock)
