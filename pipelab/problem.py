@@ -364,7 +364,6 @@ class CostModel(ABC):
     `check`                                 refuses problems without an answer
     `link_throughput`, `link_units`         links carry something else than the activations' bytes
     `memory_parts`                          names what memory is for, where a problem is infeasible
-    `with_speed`                            `pl.sensitivity` asks for faster and slower GPUs
     `stage_tables`                          many stages at once, which is faster
     `mixes_as_slowest`                      a promise that saves the engine the mixtures of GPU types
     `nodes_matter_alone`                    a promise that makes identical nodes interchangeable
@@ -506,29 +505,6 @@ class CostModel(ABC):
         cost = answered(self, model, problem.workload, [gpu], layers, problem.batch_split)
         weights = model.weight_gb(layers)
         return {"weights": weights, "all else": cost.memory_gb[0] - weights}
-
-    def with_speed(self, gpu_type: str, speed: float) -> Self:
-        """Return this cost model with one type of GPU faster by a factor; by default it is refused.
-
-        Parameters
-        ----------
-        gpu_type : str
-            One of `gpu_types`.
-        speed : float
-            Above 0; below 1, the GPUs are slower.
-
-        Returns
-        -------
-        CostModel
-            A copy that differs in this alone.
-
-        Raises
-        ------
-        InvalidValue
-            By default always.
-        """
-        expected = "expected a Roofline, LayerTimes, or a method with_speed(gpu_type, speed)"
-        raise InvalidValue("sensitivity", [("problem.costs", type(self).__name__, expected)])
 
     def stage_tables(
         self,

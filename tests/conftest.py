@@ -46,9 +46,11 @@ DAILY = 4
 WAITS = {"installed", "computed"}  # fixtures: a wheel, built and unpacked; every claim, computed
 SLOW_EXAMPLES = {  # in docstrings, where no marker can stand
     "pipelab.course.n03.rows_of_03",
+    "pipelab.course.n09.plot_sensitivity",
     "pipelab.course.n16.helix_flow",
     "pipelab.course.n13.author_results",
     "pipelab.engine.speed_scenarios.sensitivity",
+    "pipelab.hardware.relative_bands.relative_band",
 }
 
 

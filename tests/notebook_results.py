@@ -101,7 +101,7 @@ RESULTS = {
         "len(measured) >= 69 and measured['error'].abs().median() < 0.06 < held_out['error'].abs().median() < 0.09",
         "len(held_out) == 302 and (held_out['error'] < 0).mean() > 0.6 and -0.3 < low < -0.2 and 0.1 < high < 0.2",
         "[row['ways cut, chosen'] for row in ways] == [4, 4, 2, 1, 1]",
-        "len(flips) == 3 and len(found.scenarios) == 9 and 0.05 < found.worst.loss < 0.06",
+        "len(flips) == 5 and len(found.scenarios) == 14 and 0.14 < found.worst.loss < 0.15",
     ],
     "10_from_placement_to_timeline.ipynb": [
         "by_size[0]['tokens/s'] < by_size[1]['tokens/s'] < by_size[2]['tokens/s'] > by_size[3]['tokens/s']",
@@ -115,7 +115,7 @@ RESULTS = {
         "isclose(served.requests['ttft_ms'].mean() / 1000 - first, mean(waits_of(steps, 0.5, draw['uniform'])),"
         " rel_tol=0.03)",
         # "TTFT breaks between 90 and 95%"
-        "(ttft := [row['TTFT 50%, s'] for row in by_load])[2] < 1.1 * ttft[0] and ttft[3] > 1.7 * ttft[0]",
+        "(ttft := [row['TTFT 50%, s'] for row in by_load])[2] < 1.25 * ttft[0] and ttft[3] > 1.7 * ttft[0]",
         "0.9 < kept[144] < 0.95 and 3 * kept[2064] < kept[512] < kept[256] < kept[144]",
         # "more than ten times as long as one that only writes", "58%"
         "pl.timeline_of(with_load(pl.Workload(2048, 1), 1), mixed).latency_s"

@@ -160,9 +160,6 @@ PICTURES: dict[str, Callable[[], Any]] = {
     ),
     "classes": lambda: pl.plot(course.three_sites().cluster),
     "classes of types": lambda: pl.plot(pl.load_case("medium").cluster),
-    "growth of searches": lambda: course.plot_search_growth(
-        [1, 5, 20], {"splits": [1, 30, 10**9], "placements": [4, 10**5, 10**14]}, 1e5, "layers"
-    ),
     "progress": lambda: figure_of(
         progress_parts(
             [
@@ -195,9 +192,6 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "gantts": lambda: pl.plot({name: run(name) for name in ("GPipe", "1F1B", "ZBH2")}),
     "makespans": lambda: course.plot_lines(
         [0, 1], {"GPipe": [33, 39], "1F1B": [33, 49], "bound": [33, 39]}, "", ("comm", "makespan")
-    ),
-    "run times": lambda: course.plot_run_times(
-        course.saved_run("aggregated_runs"), ["GPUs", "identical nodes"]
     ),
     # placements in time
     "placed": lambda: pl.plot(placed()),

@@ -18,7 +18,7 @@ from .n16 import helix_flow as helix_flow, helix_problem as helix_problem
 # Figures and tables of one notebook
 from .n00 import plot_cut as plot_cut, plot_moving as plot_moving
 from .n01 import plot_split_table as plot_split_table, plot_splits as plot_splits
-from .n02 import plot_rates as plot_rates, plot_search_growth as plot_search_growth
+from .n02 import plot_rates as plot_rates
 from .n03 import (
     ask_scip as ask_scip,
     plot_answer as plot_answer,
@@ -33,11 +33,10 @@ from .n05 import (
     plot_closing as plot_closing,
     plot_tree as plot_tree,
 )
-from .n06 import plot_mixes as plot_mixes
-from .n06 import plot_prices as plot_prices, plot_run_times as plot_run_times
+from .n06 import plot_mixes as plot_mixes, plot_prices as plot_prices
 from .n08 import published_bubbles as published_bubbles
 from .n09 import measured_stages as measured_stages, plot_measured_stages as plot_measured_stages
-from .n09 import plot_roofline as plot_roofline
+from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity
 from .n10 import plot_stage_groups as plot_stage_groups
 from .n12 import layer_errors as layer_errors, plot_training_memory as plot_training_memory
 from .n12 import training_errors as training_errors

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from math import isclose
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from pipelab.cluster import Cluster
 from pipelab.counting import rates_of_mixes
@@ -22,11 +22,10 @@ from pipelab.course.pictures import (
     finish,
     plot_rows,
 )
-from pipelab.display import PROVEN, STOPPED, counted, number
+from pipelab.display import counted, number
 from pipelab.engine.solving import solve
 from pipelab.figures.theme import (
     BOTTLENECK,
-    NEUTRAL,
     NEUTRAL_LIGHT,
     TYPE_COLOURS,
     WRONG,
@@ -38,7 +37,6 @@ from pipelab.figures.theme import (
 from pipelab.problem import Model, Problem
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
     from plotly.graph_objects import Figure
 
 
@@ -232,53 +230,6 @@ def _verdict(totals: Mapping[float, float], layers: int, best: float) -> str:
 def _short(gpu_type: str) -> str:
     """A type's name up to its form factor: A100 of A100-SXM-40."""
     return plain(gpu_type.split("-")[0])
-
-
-# Where counting stops
-
-
-def plot_run_times(frame: "DataFrame", series: Sequence[str]) -> "Figure":
-    """Draw seconds against size for series of a saved run: every problem a dot, medians joined.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Columns series, value, seed, seconds, status, variables; see `saved_run`.
-    series : list of str
-        Which of its series, a panel each.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        Seconds against size, both on logarithmic axes.
-    """
-    import plotly.express as px
-
-    shown = frame[frame["series"].isin(series)].astype({"value": float})
-    proven = shown["status"].isin(("optimal", "infeasible"))
-    shown["outcome"] = proven.map({True: PROVEN.word, False: STOPPED.word})
-    axes: dict[str, Any] = {"x": "value", "y": "seconds", "log_x": True, "log_y": True}
-    axes |= {"facet_col": "series", "category_orders": {"series": list(series)}}
-    figure = px.scatter(
-        shown,
-        **axes,
-        color="outcome",
-        symbol="outcome",
-        color_discrete_map={outcome.word: outcome.fill for outcome in (PROVEN, STOPPED)},
-        symbol_map={outcome.word: outcome.marker for outcome in (PROVEN, STOPPED)},
-        hover_data=["variables"],
-    )
-    medians = shown.groupby(["series", "value"], as_index=False)["seconds"].median()
-    figure.add_traces(px.line(medians, **axes, color_discrete_sequence=[NEUTRAL]).data)
-    figure.for_each_annotation(lambda note: note.update(text=note.text.removeprefix("series=")))
-    title = f"{len(shown)} problems, the slowest solved in {shown['seconds'][proven].max():.3g} s"
-    if not proven.all():
-        limit = f"{shown['seconds'][~proven].min():.0f} s (open diamonds)"
-        title += f", {(~proven).sum()} stopped early after {limit}"
-    note = "saved run on two cores; a dot per random problem, medians joined (logarithmic axes)"
-    finish(figure, title, note, height=380, y="seconds", showlegend=False, margin={"t": 90})
-    figure.update_yaxes(dtick=1, tickformat="~g")
-    return figure.update_xaxes(matches=None, title="", tickformat="~s")
 
 
 # Exercises

@@ -12,12 +12,14 @@ from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import finish, plot_lines
 from pipelab.display import counted
+from pipelab.engine.speed_scenarios import Sensitivity
 from pipelab.figures.theme import (
     NEUTRAL_LIGHT,
     TYPE_COLOURS,
     colour_of_types,
     line,
     new_figure,
+    plain,
 )
 from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.measurements import against_measured
@@ -232,6 +234,47 @@ def plot_measured_stages(stages: "DataFrame") -> "Figure":
 
 def _mean_off(errors: Any) -> float:
     return float(errors.abs().mean())
+
+
+# A plan where GPUs are faster or slower than predicted
+
+
+def plot_sensitivity(found: "Sensitivity", robust: "Sensitivity | None" = None) -> "Figure":
+    """Draw the share of the best rate that a plan keeps, over the factor of each thing that may be off.
+
+    Parameters
+    ----------
+    found : Sensitivity
+        Made by `pl.sensitivity`.
+    robust : Sensitivity, optional
+        Of another plan, such as the one that loses least, drawn in dots.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A line per GPU type, for all together and for links. Each marker is a proven solve; lines between are straight.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> from pipelab import course
+    >>> figure = plot_sensitivity(pl.sensitivity(course.five_gpus(), within=0.1))
+    >>> [trace.name for trace in figure.data]
+    ['A100-SXM-40', 'L4', 'T4', 'all GPUs', 'links']
+    """
+    figure = new_figure()
+    names = dict.fromkeys(s.what for s in found.scenarios[1:] if "," not in s.what)
+    for plan, look in [(found, "solid"), *([(robust, "dot")] if robust else [])]:
+        for name, colour in zip(names, TYPE_COLOURS, strict=False):
+            cases = [s for s in (*plan.scenarios, *plan.turns) if s.what == name or s.factor == 1]
+            ends = sorted((100 * (s.factor - 1), 100 * (1 - s.loss)) for s in cases)
+            x, y = zip(*ends, strict=True)
+            hover = "%{x:+.1f}%: keeps %{y:.1f}%<extra></extra>"
+            more: dict[str, Any] = {"mode": "lines+markers", "hovertemplate": hover}
+            more["showlegend"] = plan is found
+            figure.add_trace(line(plain(name), x, y, colour, 2, {"dash": look}, **more))
+    axes = {"x": "% faster than predicted", "y": "% of the best rate kept"}
+    return finish(figure, found.sentence, "dotted: the other plan" if robust else "", **axes)
 
 
 # Exercises

@@ -330,27 +330,6 @@ class Roofline(CostModel):
                 raise InvalidValue("Roofline", [problem])
         return Hardware.of(self.constants, self.gpus, demand, kinds)
 
-    def with_speed(self, gpu_type: str, speed: float) -> Self:
-        """Return the same cost model with one type of GPU faster by a factor, in computing and in moving bytes.
-
-        Parameters
-        ----------
-        gpu_type : str
-            One of `gpu_types`.
-        speed : float
-            Above 0.
-
-        Returns
-        -------
-        Roofline
-            What the engine adds to every layer and step stays.
-        """
-        facts = self.gpus[gpu_type]
-        peaks = ("fp16_tflop_per_s", "fp16_accumulate_tflop_per_s", "fp8_tflop_per_s")
-        known = {n: getattr(facts, n) for n in (*peaks, "memory_bandwidth_gb_per_s")}
-        faster = replace(facts, **{n: x * speed for n, x in known.items() if x is not None})
-        return replace(self, gpus={**self.gpus, gpu_type: faster})
-
     @property
     def gpu_types(self) -> tuple[str, ...]:
         """Names of the GPU types this model knows."""

@@ -49,11 +49,13 @@ from pipelab.engine.deployments.unmet_time_limits import why_unkept
 from pipelab.engine.flows.capacities import by_area, stages_of
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.first_placements import best_of, incumbents
+from pipelab.engine.methods.least_regret import speed_bands
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
+from pipelab.engine.speed_costs import with_speeds
 from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
@@ -97,6 +99,7 @@ def deploy(
     stop: arguments.Stop = None,
     on_progress: arguments.OnProgress = None,
     runs_on: str | None = None,
+    within: Any = None,
 ) -> Deployment:
     """Find the best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.
 
@@ -137,6 +140,9 @@ def deploy(
         Called after every round.
     runs_on : str, optional
         An engine of `settings`: only pipelines that it can start. Its `cost_of_rules()` says what that costs.
+    within : float, mapping of GPU type to float, or "band", optional
+        How far off the predicted speed of each type may be, as for `solve`. Then the cheapest deployment is sought that
+        serves the load whichever speeds are true. All that is said of it is for the slowest of these.
 
     Returns
     -------
@@ -200,6 +206,24 @@ def deploy(
         options: dict[str, Any] = {"batches": batches, "pools": pools, "single": single, "gap": gap}
         again = partial(_deploy_again, limits=limits, **options)
     load, asked = requests_per_s or at_least, again
+    if within is not None:
+        bands = speed_bands(problem, within, "deploy")
+        if not load:
+            expected = (
+                "expected None without a load; pl.sensitivity says where the most tokens/s turn"
+            )
+            raise InvalidValue("deploy", [("within", within, expected)])
+        # Slower GPUs serve no more: what serves the load at the slowest serves it at all speeds.
+        slowest = with_speeds(problem.costs, {name: 1 - share for name, share in bands.items()})
+        ends = {"time_limit": time_limit and time_limit / 2, "stop": stop, "runs_on": runs_on}
+        cases = problem, replace(problem, costs=slowest)
+        nominal, robust = (again(one, load, on_progress=on_progress, **ends) for one in cases)
+        price, more = nominal.usd_per_hour, robust.usd_per_hour
+        if price and more:
+            off, rise = 100 * max(bands.values()), more / price - 1
+            said = f"serving it at all speeds within {off:.3g}% costs {rise:.1%} more than as predicted"
+            robust = replace(robust, reason="; ".join(filter(None, (said, robust.reason))))
+        return replace(robust, seconds=nominal.seconds + robust.seconds)
     by_host = limits is None and not load and not single
     if runs_on is not None and by_host and rules_of(runs_on, "runs_on").one_host:
         hosts = identical_hosts(problem.cluster)

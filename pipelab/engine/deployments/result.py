@@ -172,7 +172,7 @@ class Deployment(PlanAnswer, DeploymentPlan):
             best = "cheapest" if self.at_least else "optimal"
             what = "single pipelines" if self.single else "deployments"
             text = f"{text}, proven {best} among all {what}{among} in {self.seconds:.3g} s."
-            return text + self._beyond_links + self._timed_as
+            return text + self._remark + self._beyond_links + self._timed_as
         far = self._up_to("; the best", "cheaper" if self.at_least else "faster")
         remarks = self._remark + self._beyond_links + self._timed_as
         return f"{text}, not proven best{self._why}{far}." + remarks

@@ -1,7 +1,7 @@
 """`serve`: requests through a plan, and what `Served` says of them."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,9 +23,9 @@ from pipelab.fields import (
     derived,
     described,
 )
-from pipelab.problem import Problem
+from pipelab.problem import Problem, Workload
 from pipelab.requests import Limits
-from pipelab.serving import Request, Simulation, Visit, Work
+from pipelab.serving import Simulation, Visit, Work
 
 PERCENTILES = (50, 90, 95, 99)
 _GROUPS = 20  # of consecutive requests; their means are taken for independent
@@ -55,7 +55,7 @@ class Served(Frozen):
         From the first arrival that counts to the last.
     ended : array of float
         Times at which requests ended meanwhile, in seconds from its beginning.
-    tokens : array of int
+    tokens_written : int
         Of the answers of these.
     busy : array of float
         Share of the time that each lane worked.
@@ -72,7 +72,7 @@ class Served(Frozen):
     warm_up: int
     seconds: float
     ended: np.ndarray
-    tokens: np.ndarray
+    tokens_written: int
     busy: np.ndarray
     limits: Limits | None
     follow: Callable[[int], list[tuple[int, float, float, Work]]]
@@ -91,7 +91,7 @@ class Served(Frozen):
     @derived
     def tokens_per_s(self) -> float:
         """Tokens of answers that ended, per second."""
-        return float(self.tokens.sum()) / self.seconds
+        return self.tokens_written / self.seconds
 
     @property
     def rejected(self) -> int:
@@ -122,6 +122,23 @@ class Served(Frozen):
         known = self._known(time)
         return float(np.percentile(known, percentile)) if len(known) else math.nan
 
+    def error(self, time: str, percentile: float) -> float:
+        """Return the standard error of `at`, from twenty groups of requests; not a number if they are few.
+
+        Parameters
+        ----------
+        time : {"waiting_ms", "ttft_ms", "tpot_ms"}
+            A column of `requests`.
+        percentile : float
+            From 0 to 100.
+
+        Returns
+        -------
+        float
+            In ms.
+        """
+        return _standard_error(self._known(time), lambda group: np.percentile(group, percentile))
+
     def _known(self, time: str) -> np.ndarray:
         values = self.requests[time]
         return values[~np.isnan(values)]
@@ -145,7 +162,7 @@ class Served(Frozen):
             known = self._known(time)
             if len(known):
                 row: dict[str, Any] = {"time": time, "until": words, "mean": known.mean()}
-                row["standard_error"] = _standard_error(known)
+                row["standard_error"] = _standard_error(known, np.mean)
                 rows.append(row | {f"p{p:g}": self.at(time, p) for p in columns})
         return data_frame(rows)
 
@@ -169,6 +186,17 @@ class Served(Frozen):
         return data_frame(rows)
 
     @property
+    def settled(self) -> bool:
+        """Whether the second half of the requests waited for no longer than the first, within three standard errors."""
+        groups = np.array_split(self._known("ttft_ms"), _GROUPS)
+        if min(map(len, groups)) < 2:
+            return True
+        means = np.array([group.mean() for group in groups])
+        first, second = means[: _GROUPS // 2], means[_GROUPS // 2 :]
+        error = math.sqrt((first.var(ddof=1) + second.var(ddof=1)) / len(first))
+        return bool(second.mean() - first.mean() <= 3 * error)
+
+    @property
     def queue(self) -> float:
         """Requests that wait to be admitted, in the mean: by Little's law."""
         return float(self._known("waiting_ms").sum()) / 1000 / self.seconds
@@ -176,10 +204,14 @@ class Served(Frozen):
     @property
     def sentence(self) -> str:
         """What came of it, in a few sentences."""
-        ttft, tpot = self.at("ttft_ms", 99), self.at("tpot_ms", 99)
-        times = f"TTFT {self._known('ttft_ms').mean():.4g} ms in the mean, {ttft:.4g} at the 99th percentile"
-        if not math.isnan(tpot):
-            times += f"; TPOT {self._known('tpot_ms').mean():.4g} and {tpot:.4g} ms"
+        times = "; ".join(
+            f"{time[:4].upper()} {number(self._known(time).mean())} ms in the mean,"
+            f" {number(self.at(time, 99))} ± {number(self.error(time, 99), 2)} at the 99th percentile"
+            for time in ("ttft_ms", "tpot_ms")
+            if len(self._known(time))
+        )
+        if not times:
+            return f"{self.arrivals}: none fits in memory."
         rate = f"{number(self.requests_per_s)} ± {self.requests_error:.2g} requests/s"
         text = f"{self.arrivals}: {rate}, {number(self.tokens_per_s)} tokens/s; {times}."
         preempted = int((self.requests["preempted"] > 0).sum())
@@ -187,6 +219,8 @@ class Served(Frozen):
             text += (
                 " More come than end: the queue grows, and times depend on how long one watches."
             )
+        elif not self.settled:
+            text += " Later requests wait longer than earlier ones: simulate more of them, or send fewer."
         if preempted:
             text += f" {counted(preempted, 'request')} lost the cache to others, and read again."
         if self.rejected:
@@ -208,12 +242,12 @@ class Served(Frozen):
         return f"<p{NO_FORMULAS}>{self.sentence}</p>{table(self.to_frame())}"
 
 
-def _standard_error(values: np.ndarray) -> float:
-    """Of the mean of numbers in order, of which neighbours depend on one another."""
+def _standard_error(values: np.ndarray, of: Callable[[np.ndarray], Any]) -> float:
+    """Of a mean or percentile of numbers in order, of which neighbours depend on one another."""
     if len(values) < 2 * _GROUPS:
         return math.nan
-    means = [group.mean() for group in np.array_split(values, _GROUPS)]
-    return float(np.std(means, ddof=1) / math.sqrt(_GROUPS))
+    parts = [of(group) for group in np.array_split(values, _GROUPS)]
+    return float(np.std(parts, ddof=1) / math.sqrt(_GROUPS))
 
 
 @checked_arguments
@@ -289,53 +323,63 @@ def serve(
     500.0
     """
     lines, load = lines_of(problem, plan, chunk), problem.workload
-    writes = load.phase != "prefill" or any(line.hands_on for line in lines.lines)
-    asked = {"prompt": (prompt, load.sequence_length), "answer": (answer, load.output_tokens)}
-    if not writes:
-        asked["answer"] = (answer, 1)
-    if asked["answer"] == (None, None):
-        expected = "expected tokens, or a workload with output_tokens"
-        raise InvalidValue("serve", [("answer", None, expected)])
-    tokens = {
-        name: lengths(name, default if value is None else value)
-        for name, (value, default) in asked.items()
-    }
-    source = _Source(requests, rate, clients, tokens, seed)
+    rows = from_file(Path(requests)) if isinstance(requests, str | Path) else None
+    if (rate is None) == (clients is None and rows is None):
+        expected = "expected either a rate, or clients, or a file of requests"
+        raise InvalidValue("serve", [("rate", rate, expected)])
+    number = len(rows) if rows else checked_value("serve", "requests", requests, Count)
+    tokens = _tokens(prompt, answer, load, lines)
 
     def simulation(follow: int | None = None) -> Simulation:
-        return Simulation(lines.lines, source.draw(), lines.takes_all, clients, follow)
+        come = rows or drawn(rate, clients or 0, **tokens, seed=seed)
+        return Simulation(lines.lines, come, lines.takes_all, clients, follow)
 
-    number, warm_up = source.number, 0
-    if source.rows is None:
-        warm_up = max(math.ceil(_WARM_UP_SHARE * number), 3 * (clients or 0))
-        number += warm_up
-    run = simulation()
-    run.run(lambda at: len(at.visits) > warm_up)
-    begin, busy = run.now, run.busy.copy()
-    run.run(_first_ended(number))
-    visits = run.visits[warm_up:number]
-    seconds = max(visits[-1].came - begin, 0.0) or run.now - begin
-    over = [v for v in run.visits if begin <= v.ended <= begin + seconds and not v.rejected]
-    over.sort(key=lambda visit: visit.ended)
+    run, begin, warm_up = simulation(), 0.0, 0
+    if rows is None:
+        run.run(_first_ended(max(math.ceil(_WARM_UP_SHARE * number), 3 * (clients or 0))))
+        begin, warm_up = run.now, len(run.visits)
+    busy = run.busy.copy()
+    run.run(_first_ended(warm_up + number))
+    visits = run.visits[warm_up : warm_up + number]
+    end = run.now if rows else visits[-1].came
+    over = sorted(v.ended for v in run.visits if begin < v.ended <= end and not v.rejected)
+    written = sum(v.request.answer for v in run.visits if begin < v.ended <= end and not v.rejected)
 
     def follow(request: int) -> list[tuple[int, float, float, Work]]:
         again = simulation(follow=warm_up + request)
         again.run(_first_ended(warm_up + request + 1))
         return again.way
 
+    who = f"{counted(number, 'request')} of a file"
+    if rows is None:
+        sizes = f"prompts of {tokens['prompt']}, answers of {tokens['answer']} tokens"
+        who = f"{counted(number, 'request')} ({sizes})"
+    if clients is not None:
+        who += f" from {counted(clients, 'client')}"
     return Served(
         problem=problem,
-        arrivals=str(source),
+        arrivals=who if rate is None else f"{who}, {rate:.4g} per second at random",
         lines=lines,
         requests=_columns(visits),
         warm_up=warm_up,
-        seconds=seconds,
-        ended=np.array([visit.ended - begin for visit in over]),
-        tokens=np.array([visit.request.answer for visit in over], dtype=int),
+        seconds=max(end - begin, 1e-300),
+        ended=np.array(over) - begin,
+        tokens_written=written,
         busy=(run.busy - busy) / max(run.now - begin, 1e-300),
         limits=getattr(plan, "limits", None),
         follow=follow,
     )
+
+
+def _tokens(prompt: Any, answer: Any, load: Workload, lines: Lines) -> dict[str, Lengths]:
+    """Read the lengths of prompts and answers, by default those of the workload."""
+    writes = load.phase != "prefill" or any(line.hands_on for line in lines.lines)
+    prompt = load.sequence_length if prompt is None else prompt
+    answer = (load.output_tokens if writes else 1) if answer is None else answer
+    if answer is None:
+        expected = "expected tokens, or a workload with output_tokens"
+        raise InvalidValue("serve", [("answer", None, expected)])
+    return {"prompt": lengths("prompt", prompt), "answer": lengths("answer", answer)}
 
 
 def _first_ended(number: int) -> Callable[[Simulation], bool]:
@@ -371,40 +415,3 @@ def _columns(visits: list[Visit]) -> dict[str, np.ndarray]:
         "ended_s": np.where(rejected, math.nan, ended),
         "preempted": np.array([visit.preempted for visit in visits]),
     }
-
-
-class _Source:
-    """Where requests come from: a rate, clients or a file."""
-
-    def __init__(
-        self,
-        requests: int | str | Path,
-        rate: float | None,
-        clients: int | None,
-        tokens: Mapping[str, Lengths],
-        seed: int,
-    ) -> None:
-        given = isinstance(requests, str | Path)
-        self.rows = from_file(Path(requests)) if isinstance(requests, str | Path) else None
-        if (rate is not None) + (clients is not None) + (given and clients is None) != 1:
-            expected = "expected either a rate, or clients, or a file of requests"
-            raise InvalidValue("serve", [("rate", rate, expected)])
-        self.number = (
-            len(self.rows) if self.rows else checked_value("serve", "requests", requests, Count)
-        )
-        self.rate, self.clients, self.tokens, self.seed = rate, clients, tokens, seed
-
-    def draw(self) -> Iterator[Request]:
-        """Return all requests from the first on."""
-        if self.rows is not None:
-            return iter(self.rows)
-        return drawn(self.rate, self.clients or 0, **self.tokens, seed=self.seed)
-
-    def __str__(self) -> str:
-        who = f"{counted(self.number, 'request')} of a file"
-        if self.rows is None:
-            sizes = f"prompts of {self.tokens['prompt']}, answers of {self.tokens['answer']} tokens"
-            who = f"{counted(self.number, 'request')} ({sizes})"
-        if self.clients is not None:
-            return f"{who} from {counted(self.clients, 'client')}"
-        return who if self.rate is None else f"{who}, {self.rate:.4g} per second at random"
