@@ -26,7 +26,6 @@ PICTURES = {
     "07_pipeline_schedules": "1F1B saves memory",
     "09_real_gpus": "Predicted against measured",
     "10_from_placement_to_timeline": "Memory for all of them",
-    "14_reading_other_schedulers": "Every fault",
 }
 
 LONG = 6  # headings, from which on a page has a list of its contents

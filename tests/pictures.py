@@ -26,7 +26,6 @@ import pipelab as pl
 from pipelab import course
 from pipelab.candidates import list_allocations, list_connections
 from pipelab.course.checks import EXERCISES
-from pipelab.course.ledger.programs import FAULTS
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.figures.placements import placement_parts
 from pipelab.figures.progress import progress_parts
@@ -161,9 +160,6 @@ PICTURES: dict[str, Callable[[], Any]] = {
     ),
     "classes": lambda: pl.plot(course.three_sites().cluster),
     "classes of types": lambda: pl.plot(pl.load_case("medium").cluster),
-    "growth of searches": lambda: course.plot_search_growth(
-        [1, 5, 20], {"splits": [1, 30, 10**9], "placements": [4, 10**5, 10**14]}, 1e5, "layers"
-    ),
     "progress": lambda: figure_of(
         progress_parts(
             [
@@ -196,9 +192,6 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "gantts": lambda: pl.plot({name: run(name) for name in ("GPipe", "1F1B", "ZBH2")}),
     "makespans": lambda: course.plot_lines(
         [0, 1], {"GPipe": [33, 39], "1F1B": [33, 49], "bound": [33, 39]}, "", ("comm", "makespan")
-    ),
-    "run times": lambda: course.plot_run_times(
-        course.saved_run("aggregated_runs"), ["GPUs", "identical nodes"]
     ),
     # placements in time
     "placed": lambda: pl.plot(placed()),
@@ -270,9 +263,6 @@ PICTURES: dict[str, Callable[[], Any]] = {
         [100.0, 300.0, None, 90.0, 50.0],
         [100.0, 200.0, 70.0, 100.0, None],
     ),
-    "fixes": lambda: course.plot_fixes(
-        {"as written": ["too much", "right"], "fixed": ["right", "right"]}
-    ),
     "choice of a GPU twice": lambda: _choice((range(1), (0,)), (range(1, 2), (0,)), claim=6400),
     "choice of GPUs apart": lambda: _choice((range(1), (3, 4, 6)), claim=100),
     "choice with a link": lambda: _choice((range(1), (0,)), claim=1, linked=True),
@@ -287,15 +277,6 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "prices": lambda: course.plot_prices(
         course.three_sites(), {6321.0: [19, 4, 2], 6340.6: [19, 3.5, 2]}, 6321
     ),
-    "bisection": lambda: course.plot_bisection(
-        [10, 20, 30, 40, 50, 60], {30: True, 50: False, 40: True}
-    ),
-    "bisection without a rate": lambda: course.plot_bisection([10, 20], {20: False, 10: False}),
-    "states": lambda: course.plot_states(
-        {"A100": ["A100", "L4", "T4"], "L4": ["A100", "L4"], "T4": ["A100", "T4"]},
-        ["L4"] * 4 + ["A100"] * 3 + ["T4"] * 4,
-    ),
-    "faults": lambda: course.plot_faults(FAULTS),
     "lines": lambda: course.plot_lines(
         [1, 2], {"a": [1, 4]}, "a grows by more than twice", ("n", "s"), (2, 4)
     ),

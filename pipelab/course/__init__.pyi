@@ -10,7 +10,7 @@ from .reading_tables import show_table as show_table
 # Problems of the notebooks
 from .n00 import three_sites as three_sites
 from .n02 import five_gpus as five_gpus
-from .n05 import leave_out as leave_out, seven_gpus as seven_gpus
+from .n05 import seven_gpus as seven_gpus
 from .n06 import one_network as one_network
 from .n10 import helix_cluster as helix_cluster
 from .n16 import helix_flow as helix_flow, helix_problem as helix_problem
@@ -18,7 +18,7 @@ from .n16 import helix_flow as helix_flow, helix_problem as helix_problem
 # Figures and tables of one notebook
 from .n00 import plot_cut as plot_cut, plot_moving as plot_moving
 from .n01 import plot_split_table as plot_split_table, plot_splits as plot_splits
-from .n02 import plot_rates as plot_rates, plot_search_growth as plot_search_growth
+from .n02 import plot_rates as plot_rates
 from .n03 import (
     ask_scip as ask_scip,
     plot_answer as plot_answer,
@@ -26,24 +26,21 @@ from .n03 import (
     rows_of_03 as rows_of_03,
 )
 from .n04 import outcome_of_prediction as outcome_of_prediction
-from .n04 import plot_fixes as plot_fixes, plot_predictions as plot_predictions
+from .n04 import plot_predictions as plot_predictions
 from .n05 import (
     ask_joint as ask_joint,
     plot_choice as plot_choice,
     plot_closing as plot_closing,
     plot_tree as plot_tree,
 )
-from .n06 import plot_bisection as plot_bisection, plot_mixes as plot_mixes
-from .n06 import plot_prices as plot_prices, plot_run_times as plot_run_times
-from .n06 import plot_states as plot_states
+from .n06 import plot_mixes as plot_mixes, plot_prices as plot_prices
 from .n08 import published_bubbles as published_bubbles
 from .n09 import measured_stages as measured_stages, plot_measured_stages as plot_measured_stages
 from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity
 from .n10 import plot_stage_groups as plot_stage_groups
 from .n12 import layer_errors as layer_errors, plot_training_memory as plot_training_memory
 from .n12 import training_errors as training_errors
-from .n13 import author_results as author_results, plot_verdicts as plot_verdicts
-from .n14 import plot_faults as plot_faults
+from .n13 import author_results as author_results
 from .n15 import plot_measured as plot_measured
 from .n15 import plot_ring as plot_ring, plot_waits as plot_waits
 from .n15 import run_ring as run_ring, run_stages as run_stages

@@ -10,9 +10,9 @@ import numpy as np
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import A100, L4, T4, on_sites
-from pipelab.course.pictures import SAME, Block, BlockRow, colour_of, finish, plot_lines, plot_rows
+from pipelab.course.pictures import SAME, Block, BlockRow, colour_of, finish, plot_rows
 from pipelab.display import counted, listed, number
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, WRONG, line, new_figure, plain
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, line, new_figure, plain
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
@@ -154,50 +154,6 @@ def _title(fits: np.ndarray, marks: Mapping[str, float]) -> str:
     times = best / fast
     more = f"{times - 1:.0%} faster" if times < 2 else f"{times:.1f} times as fast"
     return f"{who} of the placements that fit; the best is {more}"
-
-
-# How the number of placements grows
-
-
-_YEAR = 3600 * 24 * 365
-
-
-def plot_search_growth(
-    sizes: Sequence[int], counts: Mapping[str, Sequence[int]], per_second: float, axis: str
-) -> "Figure":
-    """Draw numbers of placements (or of splits) against size, and what a second and a year can try.
-
-    Parameters
-    ----------
-    sizes : list of int
-        Ascending.
-    counts : mapping of name to list of int
-        One number per size, whole numbers of any length.
-    per_second : float
-        Placements tried in one second, measured.
-    axis : str
-        What `sizes` counts.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        Numbers on a logarithmic axis.
-    """
-    steepest = max(counts, key=lambda name: counts[name][-1])
-    tried = zip(sizes, counts[steepest], strict=True)
-    out = next((n for n, number in tried if number > per_second * _YEAR), None)
-    end = f": beyond a year of search from {out} {axis} on" if out else " grows fastest"
-    title = plain(f"{steepest[:1].upper()}{steepest[1:]}{end}")
-    lines = {name: list(map(float, numbers)) for name, numbers in counts.items()}
-    figure = plot_lines(sizes, lines, title, (axis, "number (log scale)"))
-    for label, limit in {
-        "one second of search": per_second,
-        "one year": per_second * _YEAR,
-    }.items():
-        figure.add_hline(y=limit, line={"color": WRONG, "dash": "dash"})
-        at = {"x": 0, "xref": "paper", "y": np.log10(limit), "yanchor": "bottom"}
-        figure.add_annotation(text=label, xanchor="left", showarrow=False, **at)
-    return figure.update_yaxes(type="log", exponentformat="power")
 
 
 # Exercises

@@ -1,7 +1,6 @@
 """Notebook 04, A failed heuristic: what counts and averages predict, beside what is true."""
 
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,7 +15,6 @@ from pipelab.course.pictures import (
     BlockRow,
     colour_of,
     finish,
-    plot_counts,
     plot_rows,
 )
 from pipelab.engine.solving import solve
@@ -41,9 +39,7 @@ _COLOURS = {
     RIGHT: TYPE_COLOURS[0],
     TOO_LITTLE: TYPE_COLOURS[4],
     TOO_MUCH: TYPE_COLOURS[1],
-    NOTHING: TYPE_COLOURS[3],
     NO_ROOM: WRONG,
-    INFEASIBLE: NEUTRAL_LIGHT,
 }
 
 
@@ -132,38 +128,6 @@ def plot_predictions(
         height=520,
         x={"title": "possible (proven), tokens/s", "range": [-0.02 * top, top]},
         y={"title": "predicted, tokens/s", "range": [0, top]},
-    )
-
-
-def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "Figure":
-    """A bar per version of the heuristic: for how many mixes it is right, and how it errs elsewhere.
-
-    Parameters
-    ----------
-    outcomes : mapping of name to sequence of str
-        Of every version, `outcome_of_prediction` for each mix.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        Stacked bars, the first version at the top.
-
-    Examples
-    --------
-    >>> figure = plot_fixes({"as written": ["too much", "right"], "fixed": ["right", "right"]})
-    >>> figure.layout.title.text
-    'Of 2 mixes that hold the model, 1 is right as written and 2 are after the last fix'
-    """
-    counts = {name: Counter(found) for name, found in outcomes.items()}
-    first, *_, last = [count[RIGHT] for count in counts.values()]
-    held = sum(kind not in (NO_ROOM, INFEASIBLE) for kind in next(iter(outcomes.values())))
-    are = f"{first} {'is' if first == 1 else 'are'} right {next(iter(outcomes))}"
-    return finish(
-        plot_counts(counts, _COLOURS),
-        f"Of {held} mixes that hold the model, {are} and {last} are after the last fix",
-        height=150 + 52 * len(counts),
-        x="GPU mixes",
-        margin={"t": 100},  # a legend of several lines
     )
 
 

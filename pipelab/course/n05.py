@@ -2,7 +2,6 @@
 
 import math
 import random
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, count, pairwise
@@ -20,14 +19,12 @@ from pipelab.course.n03 import small_problem
 from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish, retitle
 from pipelab.display import counted, number
 from pipelab.engine.solving import solve
-from pipelab.engine.tolerances import NOT_SOLVED
-from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures import theme
 from pipelab.figures.theme import TYPE_COLOURS, WRONG, colour_of_types, ink_on, new_figure, plain
 from pipelab.hardware.known_models import load_model
-from pipelab.joint_ilp import state_families
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Model, Problem, Workload
 
@@ -194,66 +191,10 @@ def _each(scip: Any, kind: str, number: int) -> Any:
     return scip.addMatrixVar(number, vtype=kind, lb=0, ub=1) if number else []
 
 
-# What a family of constraints is for
+# What an integer program chose
 
 
 _CHOSEN = 0.5  # of a variable that should be 0 or 1
-
-
-class WithoutFamilies(NamedTuple):
-    """The throughput that a solver claims without some families, and what `evaluate` finds wrong with it."""
-
-    predicted_tokens_per_s: float | None  # what the solver claims
-    verdict: str  # what `evaluate` finds wrong with the stages it chose
-
-
-def leave_out(problem: Problem, *families: str) -> WithoutFamilies:
-    """Solve the joint ILP without some families (with HiGHS) and check the answer with `evaluate`.
-
-    Parameters
-    ----------
-    problem : Problem
-        Small enough to be listed.
-    *families : str
-        Names of `pipelab.joint_ilp.state_families`; none leaves nothing out.
-
-    Returns
-    -------
-    WithoutFamilies
-        `predicted_tokens_per_s`, what the solver claims, None where it has no answer; and `verdict`,
-        what `evaluate` finds wrong with the stages it chose.
-
-    Raises
-    ------
-    UnknownName
-        There is no such family.
-    """
-    import cvxpy as cp
-
-    allocations = list_allocations(problem)
-    connections = list_connections(problem, allocations)
-    stated, variables = state_families(problem, allocations, connections)
-    for family in families:
-        if family not in stated:
-            raise UnknownName(f"there is no family {family!r}; {nearest(family, stated)}")
-    kept = [rows for name, rows in stated.items() if name not in families]
-    program = cp.Problem(cp.Maximize(variables["t"]), kept)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an unbounded program is one of the answers here
-        program.solve(solver=cp.HIGHS)
-    if not program.status.startswith("optimal"):
-        return WithoutFamilies(None, f"the program is {program.status.replace('_', ' ')}")
-    z, claimed = variables["z"].value, float(program.value)
-    chosen = [a for a, value in zip(allocations, z, strict=True) if value > _CHOSEN]
-    try:
-        true = evaluate(problem, _placement(chosen)).throughput
-    except (InvalidPlacement, InvalidValue) as error:
-        return WithoutFamilies(claimed, str(error))
-    right = abs(true - claimed) <= NOT_SOLVED * true
-    return WithoutFamilies(claimed, "holds" if right else f"it yields only {true:,.6g} tokens/s")
-
-
-# What an integer program chose
 
 
 def plot_choice(

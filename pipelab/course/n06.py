@@ -2,20 +2,18 @@
 
 import math
 import random
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from math import isclose
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from pipelab.cluster import Cluster
 from pipelab.counting import rates_of_mixes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import (
-    ARROW,
     SAME,
     Block,
     BlockRow,
@@ -24,12 +22,10 @@ from pipelab.course.pictures import (
     finish,
     plot_rows,
 )
-from pipelab.display import PROVEN, STOPPED, counted, number
+from pipelab.display import counted, number
 from pipelab.engine.solving import solve
-from pipelab.errors import InvalidValue
 from pipelab.figures.theme import (
     BOTTLENECK,
-    NEUTRAL,
     NEUTRAL_LIGHT,
     TYPE_COLOURS,
     WRONG,
@@ -41,7 +37,6 @@ from pipelab.figures.theme import (
 from pipelab.problem import Model, Problem
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
     from plotly.graph_objects import Figure
 
 
@@ -144,67 +139,6 @@ def plot_mixes(
     )
 
 
-def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "Figure":
-    """What bisection knows before each step, and what it finds.
-
-    Parameters
-    ----------
-    rates : sequence of float
-        All possible rates in tokens/s, the lowest first.
-    tried : dict of float to bool
-        Whether each tried rate is reachable, in the order of the steps.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        A grey bar for the rates that are still open, and a mark per step.
-
-    Examples
-    --------
-    >>> plot_bisection([10, 20, 30], {20: True, 30: False}).layout.title.text
-    '2 of 3 rates tried: 20 tokens/s is the highest reachable one'
-    """
-    place = {rate: number for number, rate in enumerate(sorted(rates), start=1)}
-    low, high, spans, best = 1, len(place), [], None
-    for rate, reachable in tried.items():
-        spans.append((low, high))
-        low, high = (place[rate] + 1, high) if reachable else (low, place[rate] - 1)
-        best = rate if reachable else best
-    figure = new_figure()
-    figure.add_bar(
-        name="still open",
-        x=list(range(1, len(tried) + 1)),
-        base=[a - 0.5 for a, _ in spans],
-        y=[b - a + 1 for a, b in spans],
-        width=0.24,
-        marker={"color": NEUTRAL_LIGHT},
-        hoverinfo="skip",
-    )
-    looks = {True: ("reachable", TYPE_COLOURS[2], "circle"), False: ("not reachable", WRONG, "x")}
-    for answer, (word, colour, symbol) in looks.items():
-        shown = [(n, rate) for n, rate in enumerate(tried, start=1) if tried[rate] == answer]
-        figure.add_scatter(
-            name=word,
-            x=[n for n, _ in shown],
-            y=[place[rate] for _, rate in shown],
-            mode="markers+text",
-            text=[f"   {number(rate)}" for _, rate in shown],
-            textposition="middle right",
-            cliponaxis=False,
-            marker={"color": colour, "symbol": symbol, "size": 11},
-            hoverinfo="skip",
-        )
-    found = f"{number(best)} tokens/s is the highest reachable one" if best else "none is reachable"
-    steps = {"range": [0.5, len(tried) + 0.9], "dtick": 1, "showgrid": False}
-    return finish(
-        figure,
-        f"{len(tried)} of {len(rates)} rates tried: {found}",
-        height=440,
-        x={"title": "step, and the rate that it tries (tokens/s)", **steps},
-        y={"title": "possible rates, the lowest first", "range": [0, len(place) + 1]},
-    )
-
-
 def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best: float) -> "Figure":
     """At each rate, the prices of all GPUs in layers, end to end, beside the layers of the model.
 
@@ -296,164 +230,6 @@ def _verdict(totals: Mapping[float, float], layers: int, best: float) -> str:
 def _short(gpu_type: str) -> str:
     """A type's name up to its form factor: A100 of A100-SXM-40."""
     return plain(gpu_type.split("-")[0])
-
-
-# The order of stages as a walk
-
-
-_END = "end"
-_RADIUS = 0.3  # of a state's circle, as far as arrows are concerned
-
-
-def plot_states(follows: Mapping[str, Iterable[str]], walk: Sequence[str]) -> "Figure":
-    """Draw which classes may come next as states, a stage as an arrow, and a pipeline as a walk.
-
-    Parameters
-    ----------
-    follows : mapping of name to names
-        Of every class of GPUs, the classes that may follow it.
-    walk : sequence of names
-        The classes of a pipeline's stages, in order.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        A circle per state, the first at the top; arrows that the walk uses are dark, with how many of
-        its stages they are.
-
-    Raises
-    ------
-    InvalidValue
-        A class of the walk may not follow the one before.
-
-    Examples
-    --------
-    >>> follows = {"A": "AB", "B": "A"}
-    >>> plot_states(follows, ["A", "B"]).layout.title.text.split("<br>")[0]
-    'A walk of 2 stages through 2 states; in each, as many arrows come in as go out'
-    """
-    states = sorted({frozenset(follows), *map(frozenset, follows.values())}, key=_by_size)
-    at, steps = states[0], Counter[tuple[frozenset[str], str]]()
-    for name in walk:
-        if name not in at:
-            expected = f"expected one of {', '.join(sorted(at))} next"
-            raise InvalidValue("plot_states", [("walk", name, expected)])
-        steps[at, name] += 1
-        at = frozenset(follows[name])
-    below = [2.0 * i for i in range(len(states) - 1)] or [0.0]
-    places = {states[0]: (max(below) / 2, 0.0)}
-    places |= {state: (x, -1.0) for state, x in zip(states[1:], below, strict=False)}
-    end = (max(below) + 1.2, places[at][1])
-    figure = new_figure()
-    for state, here in places.items():
-        for name in sorted(state):
-            after = frozenset(follows[name])
-            _arrow(figure, here, places[after], name, steps[state, name])
-    _arrow(figure, places[at], end, _END, 1)
-    names = ["<br>".join(sorted(state)) for state in states]
-    figure.add_scatter(
-        x=[*(x for x, _ in places.values()), end[0]],
-        y=[*(y for _, y in places.values()), end[1]],
-        text=[f"<b>{names[0]}</b>", *names[1:], _END],
-        mode="markers+text",
-        marker={"size": 62, "color": "white", "line": {"color": BOTTLENECK, "width": 2}},
-        textfont={"size": 11},
-        hoverinfo="skip",
-        showlegend=False,
-    )
-    said = f"A walk of {counted(len(walk), 'stage')} through {counted(len(states), 'state')}"
-    return finish(
-        figure,
-        f"{said}; in each, as many arrows come in as go out",
-        "circles: which classes may come next (bold: at the beginning); arrows: stages; dark: those of the walk",
-        height=400,
-        x={"visible": False, "range": [-0.6, end[0] + 0.5]},
-        y={"visible": False, "range": [-1.75, 0.75]},
-    )
-
-
-def _by_size(state: frozenset[str]) -> tuple[int, list[str]]:
-    return -len(state), sorted(state)
-
-
-def _arrow(
-    figure: "Figure", a: tuple[float, float], b: tuple[float, float], name: str, times: int
-) -> None:
-    """From state to state, beside the one that leads back; a loop above or below its state."""
-    colour = BOTTLENECK if times else "#BBBBBB"
-    look = {"arrowcolor": colour, "arrowwidth": 2 if times else 1, **ARROW}
-    (x, y), (to, height) = a, b
-    label = f"<b>{times} × {name}</b>" if times and name != _END else name
-    if a == b:
-        up = 1 if y == 0 else -1
-        left, right, top = x - 0.13, x + 0.13, y + up * 0.72
-        foot = y + up * 0.33
-        path = f"M {left},{foot} C {left - 0.1},{top} {right + 0.1},{top} {right},{foot}"
-        figure.add_shape(
-            type="path", path=path, line={"color": colour, "width": look["arrowwidth"]}
-        )
-        figure.add_annotation(ax=right + 0.03, ay=foot + up * 0.1, x=right, y=foot, **look)
-        middle, text = (x + 0.19, y + up * 0.55), {"xanchor": "left"}
-    else:
-        far = math.hypot(to - x, height - y)
-        along, across = ((to - x) / far, (height - y) / far), 0.07
-        side = (-along[1] * across, along[0] * across)
-        begin = (x + along[0] * _RADIUS + side[0], y + along[1] * _RADIUS + side[1])
-        tip = (to - along[0] * _RADIUS + side[0], height - along[1] * _RADIUS + side[1])
-        figure.add_annotation(ax=begin[0], ay=begin[1], x=tip[0], y=tip[1], **look)
-        middle = ((begin[0] + tip[0]) / 2 + 1.5 * side[0], (begin[1] + tip[1]) / 2 + 1.5 * side[1])
-        text = {"xanchor": "right" if side[0] < 0 else "left" if side[0] > 0 else "center"}
-    if name != _END:
-        font = {"size": 12, "color": BOTTLENECK if times else "#767676"}
-        at = {"x": middle[0], "y": middle[1], "showarrow": False}
-        figure.add_annotation(text=label, font=font, **at, **text)
-
-
-# Where counting stops
-
-
-def plot_run_times(frame: "DataFrame", series: Sequence[str]) -> "Figure":
-    """Draw seconds against size for series of a saved run: every problem a dot, medians joined.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        Columns series, value, seed, seconds, status, variables; see `saved_run`.
-    series : list of str
-        Which of its series, a panel each.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        Seconds against size, both on logarithmic axes.
-    """
-    import plotly.express as px
-
-    shown = frame[frame["series"].isin(series)].astype({"value": float})
-    proven = shown["status"].isin(("optimal", "infeasible"))
-    shown["outcome"] = proven.map({True: PROVEN.word, False: STOPPED.word})
-    axes: dict[str, Any] = {"x": "value", "y": "seconds", "log_x": True, "log_y": True}
-    axes |= {"facet_col": "series", "category_orders": {"series": list(series)}}
-    figure = px.scatter(
-        shown,
-        **axes,
-        color="outcome",
-        symbol="outcome",
-        color_discrete_map={outcome.word: outcome.fill for outcome in (PROVEN, STOPPED)},
-        symbol_map={outcome.word: outcome.marker for outcome in (PROVEN, STOPPED)},
-        hover_data=["variables"],
-    )
-    medians = shown.groupby(["series", "value"], as_index=False)["seconds"].median()
-    figure.add_traces(px.line(medians, **axes, color_discrete_sequence=[NEUTRAL]).data)
-    figure.for_each_annotation(lambda note: note.update(text=note.text.removeprefix("series=")))
-    title = f"{len(shown)} problems, the slowest solved in {shown['seconds'][proven].max():.3g} s"
-    if not proven.all():
-        limit = f"{shown['seconds'][~proven].min():.0f} s (open diamonds)"
-        title += f", {(~proven).sum()} stopped early after {limit}"
-    note = "saved run on two cores; a dot per random problem, medians joined (logarithmic axes)"
-    finish(figure, title, note, height=380, y="seconds", showlegend=False, margin={"t": 90})
-    figure.update_yaxes(dtick=1, tickformat="~g")
-    return figure.update_xaxes(matches=None, title="", tickformat="~s")
 
 
 # Exercises

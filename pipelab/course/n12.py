@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
-from pipelab.course.pictures import Block, BlockRow, plot_lines, plot_rows
+from pipelab.course.pictures import Block, BlockRow, plot_rows, plot_what_fits
 from pipelab.display import counted
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
@@ -275,16 +275,12 @@ def _fewest(given: Given, back: int = 1) -> float:
 
 def _draw_stage(failure: Failure) -> "Figure":
     given, fewest = failure.given, _fewest(failure.given)
-    numbers = list(range(given.layers + 1))
-    lines: dict[str, list[float]] = {
-        "kept at the peak": [_need(given, n) for n in numbers],
-        "room": [given.room] * len(numbers),
-    }
-    text, at = "Even with all layers recomputed, the stage does not fit", None
+    text = "Even with all layers recomputed, the stage does not fit"
     if not math.isinf(fewest):
         text = f"The stage fits with {fewest} of {given.layers} layers recomputed"
-        at = (fewest, _need(given, int(fewest)))
-    return plot_lines(numbers, lines, text + failure.yours, ("layers recomputed", "memory"), at)
+    kept = {n: _need(given, n) for n in range(given.layers + 1)}
+    axes = ("layers recomputed", "memory kept at the peak")
+    return plot_what_fits(kept, given.room, fewest, text + failure.yours, axes)
 
 
 def _look_at_stage(given: Given) -> str:

@@ -1,7 +1,6 @@
-"""Notebook 13, Reading a claim: verdicts in one picture, units, and a weight to find."""
+"""Notebook 13, Reading a claim: the author's later results, units, and a weight to find."""
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -11,13 +10,9 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.course.exercises import Exercise, Function, Given, Number, drawn
-from pipelab.course.ledger.book import Ledger
-from pipelab.course.ledger.claims import FAILED, FAILS, KINDS
-from pipelab.course.pictures import NAMES, finish, plot_counts
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.solving import solve
 from pipelab.fields import given
-from pipelab.figures.theme import VERDICT_COLOURS
 from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
@@ -28,7 +23,6 @@ from pipelab.writeup.cases_csv import load_case
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from plotly.graph_objects import Figure
 
 
 # The results that the write-up's author published later, beside pipelab's for the same GPUs
@@ -95,59 +89,6 @@ def _medium(batch: int, usd_per_hour: float) -> Problem:
     links = np.full((_GPUS, _GPUS), _LINK_GB_PER_S)
     return Problem(
         Cluster((gpu,) * _GPUS, links), model, Workload(_LENGTH, batch), Roofline(), name="medium"
-    )
-
-
-# The ledger in one picture
-
-
-def plot_verdicts(ledger: "Ledger") -> "Figure":
-    """Stacked bars, one per section, one colour per verdict; numbers, statements and readings side by side.
-
-    Parameters
-    ----------
-    ledger : Ledger
-        With at least one entry.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        In numbers of rows; the three parts share one scale.
-    """
-    from plotly.subplots import make_subplots
-
-    data = ledger.data
-    sections = data["section"].unique()
-    found = {kind: {section: Counter[str]() for section in sections} for kind in KINDS}
-    for kind, section, verdict in zip(data["kind"], data["section"], data["verdict"], strict=True):
-        found[kind][section][verdict] += 1
-    longest = {kind: max(c.total() for c in rows.values()) for kind, rows in found.items()}
-    parts = [kind for kind in KINDS if longest[kind]]
-    figure = make_subplots(
-        cols=len(parts),
-        shared_yaxes=True,
-        horizontal_spacing=0.06,
-        column_widths=[longest[kind] for kind in parts],  # one row is as long in each
-    )
-    for column, kind in enumerate(parts, start=1):
-        colours = {v: VERDICT_COLOURS.get(v, "#FFFFFF") for v in (*KINDS[kind], FAILED)}
-        group = {"legendgroup": kind, "legendgrouptitle": {"text": f"{kind}s"}}
-        for bar in plot_counts(found[kind], colours).data:
-            figure.add_trace(bar.update(**group), row=1, col=column)
-        axis = {"range": [0, longest[kind]], "title": f"{kind}s", "nticks": 6}
-        figure.update_xaxes(**axis, col=column)
-    totals, kinds = (Counter(data[column]) for column in ("verdict", "kind"))
-    of = f"{kinds['number']} numbers are wrong, {totals[FAILS]} of {kinds['statement']} statements"
-    figure.update_yaxes(autorange="reversed")
-    return finish(
-        figure,
-        f"{totals['wrong']} of {of} do not hold",
-        f"rows by verdict; {kinds['reading']} readings have none",
-        barmode="stack",
-        height=270 + 40 * len(sections),
-        y=NAMES,
-        legend={"y": -0.3, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "grouped"},
-        margin={"b": 190},
     )
 
 

@@ -1,57 +1,17 @@
-"""Notebook 14, Reading other schedulers: what would have caught their faults, a property to write, a rule to repair."""
+"""Notebook 14, Reading other schedulers: a property to write, a rule to repair, and orders to count."""
 
 import random
-import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import accumulate, permutations, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelab.course.exercises import Exercise, Function, Given, Number, drawn
-from pipelab.course.ledger.programs import PROPERTIES, Fault
 from pipelab.course.ledger.published_programs import scheduler_1f1b
-from pipelab.course.pictures import finish, plot_counts
 from pipelab.engine.schedules import schedule
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import shown
-from pipelab.figures.theme import TYPE_COLOURS
 from pipelab.schedules import Schedule
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-
-# What would have caught the faults
-
-
-def plot_faults(faults: "Sequence[Fault]") -> "Figure":
-    """One bar per property, with as many parts as there are programs that break it.
-
-    Parameters
-    ----------
-    faults : sequence of Fault
-        At least one.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        In numbers of faults.
-    """
-    found = {
-        broken: Counter(fault.program for fault in faults if fault.caught_by == broken)
-        for broken in PROPERTIES
-    }
-    most = max(PROPERTIES, key=lambda broken: found[broken].total())
-    counts = {"<br>".join(textwrap.wrap(broken, 34)): of for broken, of in found.items()}
-    programs = dict.fromkeys(fault.program for fault in faults)
-    return finish(
-        plot_counts(counts, dict(zip(programs, TYPE_COLOURS, strict=False))),
-        f"{found[most].total()} of {len(faults)} faults break the property that {most}",
-        height=150 + 56 * len(PROPERTIES),
-        x="faults that the property catches",
-    )
-
 
 # Exercises
 

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from itertools import accumulate
 from math import isclose
 from typing import TYPE_CHECKING
 
@@ -148,15 +147,6 @@ def _places(given: Given) -> int:
     return -(-tokens // given.tokens)
 
 
-def _draw_ways(failure: Failure) -> "Figure":
-    given = failure.given
-    total = [0.0, *accumulate(_kept(given))]
-    text = f"Stage {given.stage} needs memory for {_places(given)}, in whole microbatches"
-    axes = ("ways through the stage", "microbatches in flight")
-    at = (len(total) - 1, total[-1])
-    return plot_lines(range(len(total)), {"in flight": total}, text + failure.yours, axes, at)
-
-
 def _look_at_ways(given: Given) -> str:
     if not _kept(given):
         return "a stage that is on no way keeps nothing"
@@ -179,7 +169,6 @@ EXERCISES: dict[str, Exercise] = {
         inputs=drawn(162, 200, _ways, lambda given: (len(given.ways), given.stage)),
         target=_places,
         hint=_look_at_ways,
-        picture=_draw_ways,
         half=lambda given, answer: isclose(answer, sum(_kept(given))),
     ),
 }

@@ -79,18 +79,6 @@ def _best_rate(given: Given) -> float:
     return max(_rates(given))
 
 
-def _draw_promise(failure: Failure) -> "Figure":
-    given = failure.given
-    promises = list(range(1, given.promise + 1))
-    best = [max(_rates(Given(**vars(given) | {"promise": promise}))) for promise in promises]
-    text = f"With a token at least every {given.promise}, the best rate is {best[-1]:.4g}"
-    if best[-1] == 0:
-        text = f"Not one sequence has its token within {given.promise}: the rate is 0"
-    axes = ("promised time per token", "tokens per time")
-    at = (given.promise, best[-1])
-    return plot_lines(promises, {"best rate": best}, text + failure.yours, axes, at)
-
-
 def _look_at_promise(given: Given) -> str:
     if _best_rate(given) == 0:
         return "not even one sequence alone has its token in time: the rate is 0"
@@ -113,7 +101,6 @@ EXERCISES: dict[str, Exercise] = {
         inputs=drawn(172, 200, _promise, lambda given: (len(given.reads), given.room)),
         target=_best_rate,
         hint=_look_at_promise,
-        picture=_draw_promise,
         half=lambda given, rate: isclose(rate, max(_rates(given, in_flight=False))),
     ),
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.costs import TrainingCost
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn, gives
-from pipelab.course.pictures import Block, BlockRow, colour_of, plot_lines, plot_rows
+from pipelab.course.pictures import Block, BlockRow, colour_of, plot_rows
 from pipelab.engine.best_schedules import best_schedule
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.schedules import schedule
@@ -289,24 +289,6 @@ def _until_met(given: Given) -> int:
     return _simulated(given, operator.gt)
 
 
-def _draw_placements(failure: Failure) -> "Figure":
-    given = failure.given
-    pairs = sorted(zip(given.bounds, given.steps, strict=True))
-    best, least = math.inf, []
-    for _, step in pairs:
-        best = min(best, step)
-        least.append(best)
-    lines: dict[str, list[float]] = {
-        "bound": [bound for bound, _ in pairs],
-        "step": [step for _, step in pairs],
-        "best step so far": least,
-    }
-    text = f"The proof needs {_simulated(given)} of {len(pairs)} simulations{failure.yours}"
-    return plot_lines(
-        list(range(1, len(pairs) + 1)), lines, text, ("place in the order of bounds", "step")
-    )
-
-
 def _look_at_placements(given: Given) -> str:
     if len(given.bounds) == 1:
         return "before the first simulation nothing is known"
@@ -332,7 +314,6 @@ EXERCISES: dict[str, Exercise] = {
         inputs=drawn(182, 200, _placements, lambda given: len(given.bounds)),
         target=_simulated,
         hint=_look_at_placements,
-        picture=_draw_placements,
         half=lambda given, number: number == _until_met(given),
     ),
 }

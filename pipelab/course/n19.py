@@ -5,7 +5,7 @@ import random
 from typing import TYPE_CHECKING
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
-from pipelab.course.pictures import plot_lines
+from pipelab.course.pictures import plot_what_fits
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -49,18 +49,12 @@ def _copies(given: Given) -> float:
 
 def _draw_copies(failure: Failure) -> "Figure":
     given, fewest = failure.given, _copies(failure.given)
-    numbers = list(range(1, _MOST + 1))
-    lines: dict[str, list[float]] = {
-        "kept by each": [_gb(given, copies) for copies in numbers],
-        "room": [given.room] * _MOST,
-    }
-    text, at = "However many copies share, it does not fit", None
-    if fewest <= _MOST:
+    text = "However many copies share, it does not fit"
+    if not math.isinf(fewest):
         text = f"It fits from {int(fewest)} copies on"
-        at = (fewest, _gb(given, int(fewest)))
-    elif not math.isinf(fewest):
-        text = f"It takes {int(fewest)} copies until it fits"
-    return plot_lines(numbers, lines, text + failure.yours, ("copies", "GB per GPU"), at)
+    kept = {copies: _gb(given, copies) for copies in range(1, _MOST + 1)}
+    axes = ("copies", "GB kept by each GPU")
+    return plot_what_fits(kept, given.room, fewest, text + failure.yours, axes)
 
 
 def _look_at_copies(given: Given) -> str:
@@ -93,19 +87,6 @@ def _sent(given: Given, collected: int = 2) -> float:
     return given.microbatches * (collected + 2) * half
 
 
-def _draw_sent(failure: Failure) -> "Figure":
-    given = failure.given
-    numbers = list(range(1, _MICROBATCHES + 1))
-    more = [Given(**vars(given) | {"microbatches": number}) for number in numbers]
-    lines = {
-        "ZeRO 3": [_sent(one) for one in more],
-        "gradients, once a step": [_sent(more[0])] * len(more),
-    }
-    text = f"ZeRO 3 sends for {_sent(given):.3g} s here{failure.yours}"
-    at = (given.microbatches, _sent(given))
-    return plot_lines(numbers, lines, text, ("microbatches", "seconds"), at)
-
-
 def _look_at_sent(given: Given) -> str:
     if given.nodes == 1:
         return "nothing crosses the network here: which part is left?"
@@ -130,7 +111,6 @@ EXERCISES: dict[str, Exercise] = {
         ),
         target=_sent,
         hint=_look_at_sent,
-        picture=_draw_sent,
         half=lambda given, seconds: math.isclose(seconds, _sent(given, collected=1)),
     ),
 }

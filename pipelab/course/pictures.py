@@ -146,39 +146,6 @@ def bars_of(
     return figure.update_layout(yaxis=NAMES)
 
 
-def plot_counts(counts: Mapping[str, Mapping[str, int]], colours: Mapping[str, str]) -> "Figure":
-    """Stack numbers: a bar for each row, with a part for each name.
-
-    Parameters
-    ----------
-    counts : mapping of row to mapping of name to int
-        The first row at the top.
-    colours : mapping of name to str
-        In the order of the parts; a name without a number has no trace.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        A trace per name, to be finished.
-    """
-    figure = new_figure()
-    for name, colour in colours.items():
-        numbers = [row.get(name, 0) for row in counts.values()]
-        if any(numbers):
-            figure.add_bar(
-                orientation="h",
-                name=name,
-                y=list(counts),
-                x=numbers,
-                marker={"color": colour},
-                text=[str(n or "") for n in numbers],
-                textfont={"color": ink_on(colour)},
-                hovertemplate=f"%{{y}}: %{{x}} {name}<extra></extra>",
-                **INSIDE,
-            )
-    return figure.update_layout(barmode="stack", yaxis=NAMES, legend={"traceorder": "normal"})
-
-
 # Rows of blocks
 
 
@@ -436,6 +403,15 @@ def plot_lines(
         x={"title": axes[0], **_ticks(x)},
         y={"title": axes[1], "rangemode": "tozero"},
     )
+
+
+def plot_what_fits(
+    kept: Mapping[int, float], room: float, fewest: float, finding: str, axes: tuple[str, str]
+) -> "Figure":
+    """Draw what is kept against the room for it, with the first number that fits marked."""
+    lines = {"kept": [*kept.values()], "room": [room] * len(kept)}
+    at = (fewest, kept[int(fewest)]) if fewest in kept else None
+    return plot_lines([*kept], lines, finding, axes, at)
 
 
 def _bars(y: Sequence[float], ranges: Iterable[tuple[float, float]], width: float) -> dict:

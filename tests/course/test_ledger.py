@@ -17,7 +17,6 @@ from pipelab.cli.command_line import app
 from pipelab.course import n13
 from pipelab.course.ledger import (
     DOCUMENTS,
-    KINDS,
     VERDICTS,
     Claim,
     claims,
@@ -25,8 +24,7 @@ from pipelab.course.ledger import (
     published_programs,
     writeup,
 )
-from pipelab.course.ledger.claims import FAILED, Trial, shown
-from pipelab.course.n13 import plot_verdicts
+from pipelab.course.ledger.claims import Trial, shown
 from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers import scip
 from pipelab.writeup.linear_rates import LinearThroughput
@@ -67,9 +65,9 @@ def _value(found, says):
 def test_every_verdict_is_as_recorded(ledger):
     assert ledger.changed.data.to_dict("records") == []
     assert Counter(ledger.data["document"]) == {
-        "pmetal": 11,
-        "scheduler": 11,
-        "boostr": 11,
+        "pmetal": 10,
+        "scheduler": 10,
+        "boostr": 10,
         "write-up": 110,
     }
     assert set(ledger.data["verdict"]) == set(VERDICTS)
@@ -78,13 +76,13 @@ def test_every_verdict_is_as_recorded(ledger):
 
 
 def test_a_general_statement_is_tried_on_a_range(ledger, found):
-    """More than a handful, except where all inputs that a test speaks of were tried."""
+    """More than a handful."""
     for (claim, each), verdict in zip(found, ledger.data["verdict"], strict=True):
         if verdict == "holds on what was tried":
             assert each.value.of >= 6, claim.says
             assert each.value.held == each.value.of
         elif isinstance(each.value, Trial):
-            assert each.value.whole or each.value.counterexample, claim.says
+            assert each.value.counterexample, claim.says
     assert _value(found, "Not guaranteed | Global").of >= 16
 
 
@@ -177,7 +175,7 @@ def _other_programs(which, prefixes=("assign_", "seed_", "scheduler_", "clock_")
 
 
 PROGRAM = (
-    *("PipelineScheduler", "PipelineClock", "MicroBatch"),
+    *("PipelineScheduler", "PipelineClock"),
     *("scheduler_bubble_", "scheduler_memory_", "scheduler_microbatches"),
 )
 
@@ -322,24 +320,6 @@ def test_csv_and_html_hold_every_row(ledger):
     assert {(v, str(n)) for v, n in Counter(ledger.data["verdict"]).items()} <= set(filters)
     ids = re.findall(r" id='([^']*)'", page)
     assert len(ids) == len(set(ids))
-
-
-def test_every_section_has_its_bar(ledger):
-    figure = plot_verdicts(ledger)
-    sections = list(dict.fromkeys(claim.section for claim in claims()))
-    assert all(list(trace.y) == sections for trace in figure.data)
-    for section, rows in Counter(ledger.data["section"]).items():
-        assert sum(trace.x[sections.index(section)] for trace in figure.data) == rows
-    kinds, verdicts = Counter(ledger.data["kind"]), Counter(ledger.data["verdict"])
-    wrong, fails = verdicts["wrong"], verdicts["does not hold"]
-    told = f"{wrong} of {kinds['number']} numbers are wrong, {fails} of {kinds['statement']} statements do not hold"
-    assert figure.layout.title.text.startswith(told)
-    for kind, axis in zip(KINDS, ("x", "x2", "x3"), strict=True):
-        assert sum(sum(trace.x) for trace in figure.data if trace.xaxis == axis) == kinds[kind]
-    # a row that could not be computed has a bar, too
-    broken = replace(ledger, data=ledger.only("wrong").data.assign(verdict=FAILED))
-    (bar,) = plot_verdicts(broken).data
-    assert (bar.name, sum(bar.x)) == (FAILED, len(broken))
 
 
 def _cli(*arguments):

@@ -1,15 +1,12 @@
 """The restated programs: what they answer, item by item, and every fault on the smallest input that shows it.
 
-Their own tests are in the ledger (`tests_of_pmetal` and so on), their orders against the clock in
-test_timeline.py.
+Their orders against the clock are in test_timeline.py.
 """
 
 import inspect
-import math
 import re
 from itertools import pairwise, product
 
-import numpy as np
 import pytest
 
 from pipelab.course.ledger import published_programs
@@ -19,9 +16,6 @@ from pipelab.course.ledger.published_programs import (
     PipelineClock,
     PipelineScheduler,
     Step,
-    scheduler_bubble_fraction_1f1b,
-    scheduler_bubble_fraction_gpipe,
-    scheduler_memory_ratio,
 )
 
 
@@ -48,26 +42,6 @@ def test_the_steps_of_a_middle_rank_one_by_one():
         *(Step("RecvActivations", 1, 0), Step("Forward", 1)),
         *(Step("Backward", 0), Step("Backward", 1)),
     ]
-
-
-def test_statistics_are_in_single_precision_and_infinite_where_that_is():
-    for p, m in product(range(9), repeat=2):
-        one, fp, fm = np.float32(1), np.float32(p), np.float32(m)
-        with np.errstate(all="ignore"):
-            expected = (
-                (fp - one) / (fm + fp - one),
-                (fp - one) / (2 * (fm - one) + fp),
-                (fp + fm) / (fp * fm),
-            )
-        found = (
-            scheduler_bubble_fraction_gpipe(p, m),
-            scheduler_bubble_fraction_1f1b(p, m),
-            scheduler_memory_ratio(p, m),
-        )
-        assert all(type(value) is float for value in found)
-        np.testing.assert_array_equal(found, np.array(expected, dtype=float))
-    assert scheduler_memory_ratio(0, 8) == math.inf
-    assert scheduler_memory_ratio(3, 2) != 5 / 6  # as a double
 
 
 def test_on_every_small_input_it_answers_or_panics_and_never_raises_its_errors():

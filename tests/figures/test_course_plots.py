@@ -1,7 +1,5 @@
 """The notebooks' own figures have the numbers of the evaluator and of the timeline."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ import pipelab as pl
 from pictures import CUT, HELD, rings
 from pipelab import course
 from pipelab.candidates import list_allocations
-from pipelab.course.n05 import leave_out
 from pipelab.display import number
 
 THREE_SITES = course.three_sites()
@@ -91,8 +88,6 @@ def test_every_frame_has_the_prompts_where_the_timeline_has_them():
     said = "Once the pipeline is full, a prompt leaves every 2,684 ms: the link from GPU 4 to GPU 7"
     assert figure.layout.title.text.replace("<br>", " ").startswith(f"{said} takes that long")
     assert len(figure.to_json()) < 60_000
-    with pytest.raises(pl.errors.InvalidValue, match="expected one of A100, L4 next"):
-        course.plot_states({"L4": ["A100", "L4"], "T4": ["T4"]}, ["L4", "T4"])
 
 
 @pytest.mark.parametrize(
@@ -116,22 +111,6 @@ def test_the_last_bit_of_a_rate_is_no_error():
     assert outcome(100 * (1 + 1e-12), 100) == outcome(100, 100 * (1 + 1e-12)) == "right"
     assert outcome(None, None) == "infeasible, and said so"
     assert outcome(None, 100) == "called infeasible, but is not"
-
-
-@pytest.mark.slow
-def test_leaving_out_exclusivity_is_found_out_by_the_evaluator(two_stages):
-    links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
-    memory = {"A100": 60, "V100": 32, "T4": 32}
-    hard = replace(
-        two_stages, cluster=pl.Cluster.from_counts(dict.fromkeys(memory, 1), memory, links)
-    )
-    whole, without = leave_out(hard), leave_out(hard, "gpu_exclusivity")
-    assert (whole.predicted_tokens_per_s, whole.verdict) == (pytest.approx(48, abs=1e-4), "holds")
-    assert without.predicted_tokens_per_s > 133
-    assert "used more than once" in without.verdict
-    assert leave_out(hard, "successor", "predecessor").verdict == "it yields only 48 tokens/s"
-    with pytest.raises(pl.errors.UnknownName, match="'sucessor'; did you mean 'successor'"):
-        leave_out(hard, "sucessor")
 
 
 def test_a_rate_that_differs_in_its_last_bit_is_marked_with_its_equal():

@@ -6,7 +6,6 @@ import json
 import re
 import threading
 
-import pandas as pd
 import pytest
 
 import oracle
@@ -154,20 +153,6 @@ def test_points_of_a_sweep_look_as_they_ended():
     assert [o.html in answers._repr_html_() for o in ended] == [True] * 3
 
 
-def test_saved_run_times_do_not_count_a_time_out_as_solved():
-    rows = [
-        ("s", 1, 0, 2.0, "optimal", 9),
-        ("s", 2, 0, 3.0, "infeasible", 9),
-        ("s", 2, 1, 60.0, "feasible", 9),
-    ]
-    columns = ["series", "value", "seed", "seconds", "status", "variables"]
-    figure = pl.course.plot_run_times(pd.DataFrame(rows, columns=columns), ["s"])
-    told = "3 problems, the slowest solved in 3 s, 1 stopped early after 60 s (open diamonds)<br>"
-    assert figure.layout.title.text.startswith(told)
-    symbols = {dots.marker.symbol: list(dots.y) for dots in figure.data if dots.mode == "markers"}
-    assert symbols == {PROVEN.marker: [2.0, 3.0], STOPPED.marker: [60.0]}
-
-
 ODD = "<b>x</b> & <script>y</script>"
 
 
@@ -196,7 +181,7 @@ def test_no_name_is_taken_for_html_nor_two_prices_for_a_formula():
         watched.progress.figure, watched.chart.figure, plot_placement(problem, result.placement),
         plot_placement(problem),
         pl.plot(front), pl.plot(placed, kind="in_flight"), pl.plot(placed),
-        plot_classes(problem.cluster), pl.course.plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
+        plot_classes(problem.cluster),
         plot_splits(problem, {ODD: pl.splits.split_even(problem.model.layers, len(problem.cluster))}),
         pl.course.plot_lines([0], {ODD: [1]}, "", ("x", "y")),
     ]  # fmt: skip

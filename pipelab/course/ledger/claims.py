@@ -42,14 +42,13 @@ class Trial(NamedTuple):
     held: int
     of: int
     counterexample: str = ""
-    whole: bool = False  # these are all the inputs of which the sentence speaks
 
     def __str__(self) -> str:
         counterexample = f"; not {self.counterexample}" if self.counterexample else ""
         return f"{self.held:,} of {self.of:,}{counterexample}"
 
 
-def tried(results: Iterable[tuple[str, bool]], whole: bool = False) -> Trial:
+def tried(results: Iterable[tuple[str, bool]]) -> Trial:
     """Count results, each an input in words and whether the sentence holds there.
 
     >>> print(tried([("1 layer", True), ("2 layers", False), ("3 layers", False)]))
@@ -57,7 +56,7 @@ def tried(results: Iterable[tuple[str, bool]], whole: bool = False) -> Trial:
     """
     listed = list(results)
     failed = [what for what, held in listed if not held]
-    return Trial(len(listed) - len(failed), len(listed), failed[0] if failed else "", whole)
+    return Trial(len(listed) - len(failed), len(listed), failed[0] if failed else "")
 
 
 # When does a computed value agree with a printed one?
@@ -269,9 +268,7 @@ class Claim:
         if self.kind == "statement":
             if verdict != "exact":
                 return FAILS
-            return (
-                TRIED if isinstance(computed.value, Trial) and not computed.value.whole else HOLDS
-            )
+            return TRIED if isinstance(computed.value, Trial) else HOLDS
         if computed.literally is None or verdict not in ("exact", "rounded"):
             return verdict
         plainly = compared(rule, self.stated, computed.literally)

@@ -26,7 +26,7 @@ from pipelab.files.case_tables import (
     read_bandwidth,
     read_pool,
 )
-from pipelab.files.csv_rows import Row, place, plain, read_rows
+from pipelab.files.csv_rows import Row, place, read_rows
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
@@ -215,12 +215,9 @@ def _left_out(parameters: Mapping[str, Row]) -> str:
 def _doubts(parameters: Mapping[str, Row], model: Transformer) -> list[str]:
     said = []
     if _WEIGHT in parameters:
-        stated = float(number_of(parameters, _WEIGHT))
-        if not 0 < stated < np.inf:
-            row, expected = parameters[_WEIGHT], f"expected a number above 0 ({_WEIGHT})"
-            raise row.error("value", row.cells["value"], expected)
+        stated = number_of(parameters, _WEIGHT)
         weight = f"the dimensions give {model.layer_weight_gb:.3g} GB"
-        said.append(f"{_WEIGHT} = {plain(stated)} is not used: {weight}")
+        said.append(f"{_WEIGHT} = {stated} is not used: {weight}")
     least, most = (number_of(parameters, name) for name in (_LEAST, _WORKLOAD["batch_size"]))
     if float(least) != float(most):
         said.append(f"the batch is max_batch_size = {most}, of a range from {least}")

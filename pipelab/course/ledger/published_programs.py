@@ -12,12 +12,10 @@ pmetal-distributed 0.3.13, `layer_assignment.rs`; trustformers-core 0.1.1, `gpip
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
-
-import numpy as np
 
 from pipelab.schedules import Schedule
 
@@ -171,45 +169,24 @@ def seed_by_flops(layer_flops: Sequence[int], num_stages: int) -> Split:
     return tuple(range(*ends) for ends in pairwise([*boundaries, total_layers]))
 
 
-class MicroBatch(NamedTuple):
-    """A part of a batch, which nothing else in the program uses; whether data and shape agree is not checked."""
-
-    micro_batch_id: int
-    data: list[float]
-    shape: tuple[int, int]
-    is_last: bool
-
-
-def _quotient(over: Callable, under: Callable, *numbers: int) -> float:
-    """In single precision, infinite and NaN where that is; as a number of Python's own."""
-    with np.errstate(all="ignore"):
-        single = list(map(np.float32, (*numbers, 1)))
-        return float(over(*single) / under(*single))
-
-
 def scheduler_bubble_fraction_gpipe(ranks: int, microbatches: int) -> float:
-    """The scheduler's (p-1)/(m+p-1), which is right."""
-    return _quotient(lambda p, m, one: p - one, lambda p, m, one: m + p - one, ranks, microbatches)
+    """Compute the scheduler's (p-1)/(m+p-1), which is right."""
+    return (ranks - 1) / (microbatches + ranks - 1)
 
 
 def scheduler_bubble_fraction_1f1b(ranks: int, microbatches: int) -> float:
-    """The scheduler's (p-1)/(2(m-1)+p); for m ≥ 1 right where p = 1 or m = 1, and nowhere else."""
-    return _quotient(
-        lambda p, m, one: p - one,
-        lambda p, m, one: np.float32(2) * (m - one) + p,
-        ranks,
-        microbatches,
-    )
+    """Compute the scheduler's (p-1)/(2(m-1)+p); for m ≥ 1 right where p = 1 or m = 1, and nowhere else."""
+    return (ranks - 1) / (2 * (microbatches - 1) + ranks)
 
 
 def scheduler_memory_ratio(ranks: int, microbatches: int) -> float:
-    """The scheduler's (p+m)/(pm)."""
-    return _quotient(lambda p, m, one: p + m, lambda p, m, one: p * m, ranks, microbatches)
+    """Compute the scheduler's (p+m)/(pm)."""
+    return (ranks + microbatches) / (ranks * microbatches)
 
 
 def scheduler_microbatches(ranks: int) -> int:
-    """The scheduler's "optimal" number of microbatches, 4p, which optimises nothing."""
-    return unsigned(4 * ranks, "4 * num_stages")
+    """Compute the scheduler's "optimal" number of microbatches, 4p, which optimises nothing."""
+    return 4 * ranks
 
 
 class Step(NamedTuple):
@@ -226,7 +203,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class PipelineScheduler:
-    """The steps of one rank; nothing that it is given is checked, and `num_micro_batches` is not read.
+    """The steps of one rank; nothing that it is given is checked.
 
     `schedule` is "GPipe", "1F1B" or "interleaved", whose number of virtual stages nothing reads either.
     """
@@ -234,7 +211,6 @@ class PipelineScheduler:
     num_stages: int = 1
     stage_rank: int = 0
     schedule: str = "GPipe"
-    num_micro_batches: int = 8
     total_layers: int = 1
 
     def this_stage(self) -> tuple[int, range]:
@@ -254,7 +230,7 @@ class PipelineScheduler:
         return unsigned(self.stage_rank + 1, "stage_rank + 1") == self.num_stages
 
     def schedule_steps(self, num_micro_batches: int) -> list[Step]:
-        """The rank's steps for this number of microbatches, whatever the configuration says."""
+        """The rank's steps for this number of microbatches."""
         if self.schedule == "GPipe":
             return list(self._schedule_gpipe(num_micro_batches))
         # interleaved, too: it drops its number and calls this
@@ -357,35 +333,6 @@ class PipelineClock:
 
 # Their answers as splits and schedules that pipelab can check, time and draw. An answer without any
 # action is not a schedule, and is refused as one.
-
-
-class ProgramFailure(NamedTuple):
-    """The first input on which a function fails, and how."""
-
-    arguments: tuple
-    what: str
-
-
-def smallest_failure(function: Callable, inputs: Iterable[tuple]) -> ProgramFailure | None:
-    """The first of `inputs` (smallest first) on which a published split panics or leaves a stage without layers.
-
-    Examples
-    --------
-    >>> smallest_failure(seed_by_flops, [([1, 1], 2), ([1, 2], 2)])
-    ProgramFailure(arguments=([1, 2], 2), what='panic: index out of bounds: the len is 1 but the index is
-    1')
-    """
-    for arguments in inputs:
-        try:
-            split = function(*arguments)
-        except Panic as panic:
-            return ProgramFailure(arguments, f"panic: {panic}")
-        if not split:
-            return ProgramFailure(arguments, "an empty answer instead of an error")
-        empty = [i + 1 for i, part in enumerate(split) if part.stop <= part.start]
-        if empty:
-            return ProgramFailure(arguments, f"stage {empty[0]} has no layer")
-    return None
 
 
 def scheduler_gpipe(ranks: int, microbatches: int) -> Schedule:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from pipelab.candidates import list_allocations, list_connections
 from pipelab.cluster import GPU, Cluster
 from pipelab.course.ledger.claims import Claim, ComputedClaim, Trial, entries_beside, tried
 from pipelab.course.ledger.type_count import average_link
-from pipelab.course.n05 import leave_out
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.program_size import count_candidates
@@ -29,13 +29,13 @@ from pipelab.exhaustive import list_placements
 from pipelab.fields import given
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.roofline import Roofline
+from pipelab.joint_ilp import state_families
 from pipelab.placement import Placement
 from pipelab.problem import Model
 from pipelab.writeup.cases_csv import author_settings, cases, load_case
 from pipelab.writeup.linear_rates import LinearThroughput, with_link_units
 
 if TYPE_CHECKING:
-    from pipelab.course.n05 import WithoutFamilies
     from pipelab.engine.answers import Result
     from pipelab.engine.formulations.candidates import StageCandidates
     from pipelab.evaluation import Evaluation, StageReport
@@ -155,9 +155,16 @@ def three_heterogeneous() -> "Problem":
     return replace(problem, cluster=three, name="three heterogeneous GPUs")
 
 
-def left_out(*families: str) -> "WithoutFamilies":
-    """Place the model on three heterogeneous GPUs by the joint ILP in cvxpy, without some families of rows."""
-    return once(leave_out, three_heterogeneous(), *families)
+def claimed_without(*families: str) -> float:
+    """Compute the rate that the joint ILP claims on three heterogeneous GPUs without some families of rows."""
+    import cvxpy as cp
+
+    problem = three_heterogeneous()
+    allocations = list_allocations(problem)
+    rows, variables = state_families(problem, allocations, list_connections(problem, allocations))
+    for family in families:
+        del rows[family]
+    return float(cp.Problem(cp.Maximize(variables["t"]), [*rows.values()]).solve(solver=cp.HIGHS))
 
 
 def sets_meant(problem: "Problem") -> int:
@@ -503,11 +510,13 @@ def layer_rows() -> object:
 
 
 def gpu_rows() -> object:
-    return ComputedClaim(row_allows(by_layers=False), known=(left_out("gpu_exclusivity").verdict,))
+    return ComputedClaim(
+        row_allows(by_layers=False), known=(round(once(claimed_without, "gpu_exclusivity"), 3),)
+    )
 
 
 def connectivity_rows() -> object:
-    return left_out().verdict, left_out("successor", "predecessor").verdict
+    return once(claimed_without, "successor", "predecessor"), once(claimed_without)
 
 
 def connection_rows() -> object:
@@ -726,8 +735,7 @@ def classes(name: str) -> int:
 
 
 def pre_enumeration() -> object:
-    by_program = given(left_out().predicted_tokens_per_s)
-    return round(by_program, 3), round(best_of_all(three_heterogeneous()), 3)
+    return round(once(claimed_without), 3), round(best_of_all(three_heterogeneous()), 3)
 
 
 def named_gpus() -> object:
