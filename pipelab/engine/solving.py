@@ -171,7 +171,7 @@ def solve(
     if not isinstance(problem, Problem):
         expected = "expected a Problem, such as load_case('tiny')"
         raise InvalidValue("solve", [("problem", problem, expected)])
-    if objective == "regret":
+    if isinstance(objective, str) and objective == "regret":
         objective, within = "throughput", "band" if within is None else within
     with noted_interrupts(passed_on=False):  # also before and after the method
         function = method_of(method, {**options, "objective": objective})

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from pipelab.costs import TrainingCost, WrappedCosts
+from pipelab.fields import Frozen
 from pipelab.problem import CostModel, Problem, StageCost, StageTables, answered
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SpeedCosts(WrappedCosts):
+class SpeedCosts(WrappedCosts, Frozen):
     """A cost model whose stages take another time: that of a type's stages over the type's speed (`with_speeds`).
 
     Attributes

@@ -25,7 +25,7 @@ from pipelab.files.reading_and_writing import json_of, named, path_of, read_text
 from pipelab.hardware.calibration import Calibration, fit_constants
 from pipelab.hardware.known_gpus import GPUFacts, type_of_named
 from pipelab.hardware.known_models import load_model, models
-from pipelab.hardware.printed_results import in_vllm_names, is_printed, printed_results
+from pipelab.hardware.printed_benchmarks import in_vllm_names, is_printed, printed_results
 from pipelab.hardware.published_times import (
     ENGINE_NAMES,
     Measurement,

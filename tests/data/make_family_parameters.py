@@ -8,10 +8,11 @@ import json
 import random
 from pathlib import Path
 
-import torch
-from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
-
 from pipelab.hardware.layer_kinds import model_families
+
+if __name__ == "__main__":  # pytest imports this module, too, where they are not installed
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM
 
 LAYERS = 4
 SIZES = {

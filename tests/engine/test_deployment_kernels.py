@@ -25,6 +25,7 @@ def random_labels(rng, number):
         reached=none,
         entered=rng.integers(0, 2, number),
         left=none,
+        stages=none,
         row=none,
         rest=none,
     )

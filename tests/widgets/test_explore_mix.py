@@ -375,7 +375,7 @@ def test_first_an_answer_then_everything_else_that_is_known(monkeypatch):
     assert "proven optimal" in shown.chart.layout.title.text
     said, size = shown.text.value, proven.problem.workload.batch_size
     assert "being solved" not in said
-    for part in (f"The batch of {size} is the best of 1, 2,", "One more ", "Expect", "plan"):
+    for part in (f"The batch of {size} is the best of 1, 2,", "One more ", "Expect", "Turns at"):
         assert part in said
     assert "one GPU per stage" in "".join(shown.baselines.layout.yaxis.ticktext)
     assert shown.best.status == "optimal"

@@ -21,6 +21,7 @@ import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
@@ -482,7 +483,8 @@ class _Deploying:
 
     def _begin_with_simple(self, generation: Generation) -> None:
         """Bound all deployments by the work of stages, and keep the best deployment of simple pipelines."""
-        self._add_simple_columns(generation)
+        with suppress(Ended):  # the search that follows says so
+            self._add_simple_columns(generation)
         generation.round_relaxation()
 
     def _add_simple_columns(self, generation: Generation) -> None:

@@ -55,7 +55,7 @@ def speed_bands(problem: Problem, within: Any, function: str) -> dict[str, float
         A share does not fit, there is no such type, or the cost model's times were never compared.
     """
     types = [*dict.fromkeys(kind.type for kind in problem.cluster.kinds)]
-    if within == "band":
+    if isinstance(within, str) and within == "band":
         if not problem.costs.engine:
             expected = "expected a share: only the errors of Roofline's times are known"
             raise InvalidValue(function, [("within", within, expected)])
