@@ -95,6 +95,7 @@ def test_prompts_of_one_size_end_when_the_timeline_has_it(seed):
     load = problem.workload
     clients = load.in_flight * load.batch_size
     served = pl.serve(problem, plan, 40 * clients, clients=clients)
+    assert served.settled
     ends = served.requests["ended_s"].reshape(-1, load.batch_size)
     begin = served.warm_up // load.batch_size
     passes = begin + len(ends)
@@ -268,7 +269,8 @@ def test_a_cell_that_is_no_time_or_length_is_named(tmp_path, name, column, value
         ({"rate": 1, "chunk": 0}, "chunk"), ({"rate": math.inf}, "rate"), ({"rate": 1, "seed": -1}, "seed"),
         ({"rate": 1, "prompt": ()}, "prompt"), ({"rate": 1, "prompt": ([1], 1)}, "prompt"),
         ({"rate": 1, "prompt": ("uniform", 9, 1)}, "prompt"), ({"rate": 1, "answer": ("exponential", 1e300)}, "answer"),
-        ({"rate": 1, "prompt": ("lognormal", 9, 1e300)}, "prompt"), ({"rate": 1e-300}, "rate"), ({"clients": 10**9}, "clients"),
+        ({"rate": 1, "prompt": ("lognormal", 9, 1e300)}, "prompt"), ({"rate": 1e-300}, "rate"),
+        ({"clients": 10**9}, "clients"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_named(options, field):
@@ -279,7 +281,7 @@ def test_what_cannot_be_served_is_named(options, field):
 
 def test_a_workload_of_training_is_named():
     problem, plan = three_types(phase="training"), pl.Placement.of([(32, [0])])
-    with pytest.raises(pl.errors.InvalidValue, match="workload.phase = 'training'"):
+    with pytest.raises(pl.errors.InvalidValue, match="phase = 'training'"):
         pl.serve(problem, plan, rate=1)
 
 
@@ -290,7 +292,7 @@ def test_few_requests_of_many_end_and_have_a_rate(options, requests):
     problem, plan = three_types(phase="mixed", output_tokens=9), pl.Placement.of([(32, [0])])
     served = pl.serve(problem, plan, requests, **options)
     assert np.isfinite(served.requests["ended_s"]).all()
-    assert served.requests_per_s > 0 or (served.falls_behind or requests == 1)
+    assert served.requests_per_s > 0 or served.falls_behind or (requests == 1 and "rate" in options)
 
 
 @pytest.mark.parametrize("first", ["2024-03-10 01:59:59", "2024-03-10T01:59:59.5+00:00"])

@@ -154,8 +154,9 @@ def drawn(seed, **rules):
     """Requests and a line whose rules are drawn, too."""
     chance = random.Random(seed)
     sizes = [(chance.randint(1, 30), chance.randint(1, 12)) for _ in range(40)]
-    requests = [Request(chance.uniform(0, 60), *size) for size in sizes]
-    room = chance.choice([math.inf, max(map(sum, sizes)) + chance.randint(0, 60)])
+    span = chance.choice([6, 60])
+    requests = [Request(chance.uniform(0, span), *size) for size in sizes]
+    room = chance.choice([math.inf, max(map(sum, sizes)) + chance.randint(0, 20)])
     given = {
         "at_once": chance.choice([1, 2, 5]), "sequences": chance.choice([1, 3, 8]), "room": room,
         "tokens": chance.choice([math.inf, 16, 2]), "grows": chance.random() < 0.5,
