@@ -133,7 +133,10 @@ class Served(Frozen):
 
         Parameters
         ----------
-        time, percentile : as of `at`
+        time : {"waiting_ms", "ttft_ms", "tpot_ms"}
+            A column of `requests`.
+        percentile : float
+            From 0 to 100.
 
         Returns
         -------
