@@ -6,8 +6,8 @@ times of layers add up. The write-up's is in `pipelab.writeup`, those of real GP
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from operator import attrgetter
-from typing import Annotated, Any, NamedTuple, Self
+from operator import attrgetter, methodcaller
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -120,24 +120,6 @@ class LayerTimes(CostModel):
         others = self.reserved_gb, self.filling, self.filling_number
         return hash((frozenset(self.ms_per_layer.items()), *others))
 
-    def with_speed(self, gpu_type: str, speed: float) -> Self:
-        """Return these times with one type of GPU faster by a factor.
-
-        Parameters
-        ----------
-        gpu_type : str
-            One of `gpu_types`.
-        speed : float
-            Above 0.
-
-        Returns
-        -------
-        LayerTimes
-            With its time over the factor.
-        """
-        faster = self.ms_per_layer[gpu_type] / speed
-        return replace(self, ms_per_layer={**self.ms_per_layer, gpu_type: faster})
-
     def stage(
         self,
         model: ModelLike,
@@ -180,9 +162,26 @@ class LayerTimes(CostModel):
         return StageCost(rate, batch, (memory,) * len(gpus), pass_seconds=float(passes))
 
 
-def _of_wrapped(name: str) -> Any:
-    """Make a member of `WrappedCosts` that is the wrapped cost model's."""
-    return property(attrgetter(f"costs.{name}"))
+_RETURN_COSTS = (
+    "preferring_rate", "for_training", "counting_memory_of", "cutting_every_layer", "cutting_no_layer",
+    "with_link_units",
+)  # fmt: skip
+
+
+def of_wrapped(name: str, field: str = "costs") -> Any:
+    """Make a member of a cost model that is the member of this name of another one in a field of it.
+
+    Where that returns a cost model again, it takes the place of the other one.
+    """
+
+    def changed(self: Any, *args: Any) -> Any:
+        before = attrgetter(field)(self)
+        after = methodcaller(name, *args)(before)
+        return self if after is before else replace(self, **{field: after})
+
+    if name in _RETURN_COSTS:
+        return changed
+    return property(attrgetter(f"{field}.{name}"), doc=f"As `{field}` has it.")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -197,55 +196,12 @@ class WrappedCosts(CostModel):
 
     costs: CostModel
 
-    gpu_types = _of_wrapped("gpu_types")
-    link_units = _of_wrapped("link_units")
-    prefer = _of_wrapped("prefer")
-    nodes_matter_alone = _of_wrapped("nodes_matter_alone")
-    cuts_every_layer = _of_wrapped("cuts_every_layer")
-    most_gpus = _of_wrapped("most_gpus")
-    engine = _of_wrapped("engine")
-    runs_on = _of_wrapped("runs_on")
-    memory_share = _of_wrapped("memory_share")
-    chunk_tokens = _of_wrapped("chunk_tokens")
-    filling = _of_wrapped("filling")
-    filling_number = _of_wrapped("filling_number")
-    knows_training = _of_wrapped("knows_training")
-    check = _of_wrapped("check")
-    stage = _of_wrapped("stage")
-    stage_tables = _of_wrapped("stage_tables")
-    link_throughput = _of_wrapped("link_throughput")
-    memory_parts = _of_wrapped("memory_parts")
-    mixes_as_slowest = _of_wrapped("mixes_as_slowest")
-    memory_by_size = _of_wrapped("memory_by_size")
-    training_cost = _of_wrapped("training_cost")
-    training_table = _of_wrapped("training_table")
-    mfu = _of_wrapped("mfu")
-    memory_as_sold = _of_wrapped("memory_as_sold")
-
-    def with_speed(self, gpu_type: str, speed: float) -> Self:
-        return self._around(self.costs.with_speed(gpu_type, speed))
-
-    def preferring_rate(self) -> Self:
-        return self._around(self.costs.preferring_rate())
-
-    def for_training(self) -> Self:
-        return self._around(self.costs.for_training())
-
-    def counting_memory_of(self, engine: str, most_share: float) -> Self:
-        return self._around(self.costs.counting_memory_of(engine, most_share))
-
-    def cutting_every_layer(self) -> Self:
-        return self._around(self.costs.cutting_every_layer())
-
-    def cutting_no_layer(self) -> Self:
-        return self._around(self.costs.cutting_no_layer())
-
-    def with_link_units(self, unit: Any) -> Self:
-        return self._around(self.costs.with_link_units(unit))
-
-    def _around(self, costs: CostModel) -> Self:
-        """Wrap another cost model in this one's place."""
-        return self if costs is self.costs else replace(self, costs=costs)
+    gpu_types = of_wrapped("gpu_types")
+    stage = of_wrapped("stage")
+    for _name in vars(CostModel):
+        if not _name.startswith("_"):
+            vars()[_name] = of_wrapped(_name)
+    del _name
 
 
 @dataclass(frozen=True, kw_only=True)

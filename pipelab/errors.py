@@ -247,6 +247,9 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:120]} … {text[-40:]}"
 
 
+_MOST_NAMED = 40  # of more names, the nearest half of as many are listed
+
+
 def nearest(name: Any, known: Any) -> str:
     """Say what is known, with the nearest name first.
 
@@ -259,7 +262,10 @@ def nearest(name: Any, known: Any) -> str:
     close = get_close_matches(wanted, list(lowered), n=1, cutoff=0.6)
     starts = [low for low in lowered if low.startswith(wanted)] if wanted else []
     hint = f"did you mean {lowered[(close or starts)[0]]!r}? " if close or starts else ""
-    return f"{hint}Known: {', '.join(known)}"
+    if len(known) <= _MOST_NAMED:
+        return f"{hint}Known: {', '.join(known)}"
+    nearby = get_close_matches(wanted, list(lowered), n=_MOST_NAMED // 2, cutoff=0)
+    return f"{hint}Known: {', '.join(lowered[low] for low in nearby)}, … ({len(known)} in all)"
 
 
 def refuse_unknown(what: str, name: Any, known: Any) -> None:

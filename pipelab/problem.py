@@ -61,11 +61,13 @@ class ModelLike:
     heads : int
         Heads of attention, which GPUs that cut a layer share; 0 where this does not matter.
     window : int or None
-        A token looks back at no more tokens than these, except in layers that `full_among` counts.
+        A token looks back at no more tokens than these.
     precision, kv_precision : str
         Of weights, and of keys and values, as inference engines call it; empty: not known.
     has_experts : bool
         Whether layers have a router.
+    unmeasured : str
+        What no measured model has; empty if there are measurements of such models.
     """
 
     name: str
@@ -79,6 +81,7 @@ class ModelLike:
     precision: str = ""
     kv_precision: str = ""
     has_experts: bool = False
+    unmeasured: str = ""
 
     def weight_gb(self, layers: range) -> float:
         """Return the weights of these layers, in the unit of `layer_weight_gb`."""
@@ -88,9 +91,9 @@ class ModelLike:
         """Return for how many ordinary layers these count in time."""
         return float(len(layers))
 
-    def full_among(self, layers: range) -> tuple[int, int]:
-        """Count the layers that look back at everything though the model has a window, and those without experts."""
-        return 0, 0
+    def cached_bytes(self, layers: range, tokens: int) -> float:
+        """Return the bytes of keys and values that these layers keep of a sequence with so many tokens."""
+        return len(layers) * min(self.window or tokens, tokens) * self.kv_bytes
 
     @derived
     def kv_bytes(self) -> float:
@@ -364,7 +367,6 @@ class CostModel(ABC):
     `check`                                 refuses problems without an answer
     `link_throughput`, `link_units`         links carry something else than the activations' bytes
     `memory_parts`                          names what memory is for, where a problem is infeasible
-    `with_speed`                            `pl.sensitivity` asks for faster and slower GPUs
     `stage_tables`                          many stages at once, which is faster
     `mixes_as_slowest`                      a promise that saves the engine the mixtures of GPU types
     `nodes_matter_alone`                    a promise that makes identical nodes interchangeable
@@ -506,29 +508,6 @@ class CostModel(ABC):
         cost = answered(self, model, problem.workload, [gpu], layers, problem.batch_split)
         weights = model.weight_gb(layers)
         return {"weights": weights, "all else": cost.memory_gb[0] - weights}
-
-    def with_speed(self, gpu_type: str, speed: float) -> Self:
-        """Return this cost model with one type of GPU faster by a factor; by default it is refused.
-
-        Parameters
-        ----------
-        gpu_type : str
-            One of `gpu_types`.
-        speed : float
-            Above 0; below 1, the GPUs are slower.
-
-        Returns
-        -------
-        CostModel
-            A copy that differs in this alone.
-
-        Raises
-        ------
-        InvalidValue
-            By default always.
-        """
-        expected = "expected a Roofline, LayerTimes, or a method with_speed(gpu_type, speed)"
-        raise InvalidValue("sensitivity", [("problem.costs", type(self).__name__, expected)])
 
     def stage_tables(
         self,

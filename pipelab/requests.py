@@ -259,11 +259,8 @@ def cache_gb(problem: Problem, layers: range) -> float:
     float
         In GB of 10^9 bytes.
     """
-    model, load = problem.model, problem.workload
-    window, (whole, _) = model.window or load.sequence_length, model.full_among(layers)
-    tokens = whole * load.sequence_length
-    tokens += (len(layers) - whole) * min(window, load.sequence_length)
-    return load.batch_size * tokens * model.kv_bytes / 1e9
+    load = problem.workload
+    return load.batch_size * problem.model.cached_bytes(layers, load.sequence_length) / 1e9
 
 
 def _slowest_pair(

@@ -50,6 +50,7 @@ SLOW_EXAMPLES = {  # in docstrings, where no marker can stand
     "pipelab.course.n16.helix_flow",
     "pipelab.course.n13.author_results",
     "pipelab.engine.speed_scenarios.sensitivity",
+    "pipelab.hardware.relative_bands.relative_band",
 }
 
 

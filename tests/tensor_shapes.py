@@ -1,15 +1,8 @@
-"""Every weight matrix and vector of a published configuration, as the classes of transformers make them.
+"""Every weight matrix and vector of the configurations that `test_quantisation.py` has, as transformers makes them.
 
 Another way to a model's parameters than `pipelab.hardware`: it shares no code, and goes tensor by
-tensor with the names of modeling_NAME.py.
+tensor, with the names of modeling_NAME.py.
 """
-
-from math import prod
-
-
-def parameters(c):
-    """How many numbers the checkpoint of a `config.json` has."""
-    return sum(prod(shape) for _, shape in tensors(c))
 
 
 def tensors(c):
@@ -19,27 +12,23 @@ def tensors(c):
     if not c.get("tie_word_embeddings", kind.startswith("gemma")):
         yield "lm_head.weight", (vocab, d)
     for i in range(c["num_hidden_layers"]):
-        norms = 4 if kind in ("gemma2", "gemma3_text") else 2
-        yield f"layers.{i}, {norms} norms", (norms, d)
+        yield f"layers.{i}, two norms", (2, d)
         yield from (_latent if "kv_lora_rank" in c else _attention)(c)
-        yield from _experts(c) if _routed(c, i) else _block(d, c["intermediate_size"])
+        dense = i < c.get("first_k_dense_replace", c["num_hidden_layers"])
+        yield from _block(d, c["intermediate_size"]) if dense else _experts(c)
 
 
 def _attention(c):
     d, kind, heads = c["hidden_size"], c["model_type"], c["num_attention_heads"]
     groups = c.get("num_key_value_heads") or heads
-    own = {"gemma": 256, "gemma2": 256, "gemma3_text": 256, "qwen3": 128}
-    wide = c.get("head_dim") or own.get(kind, d // heads)
+    wide = c.get("head_dim") or {"gemma": 256, "qwen3": 128}.get(kind, d // heads)
     for name, size in (("q", heads), ("k", groups), ("v", groups)):
         yield f"{name}_proj.weight", (size * wide, d)
-        if kind in ("qwen2", "qwen2_moe"):
+        if kind == "qwen2":
             yield f"{name}_proj.bias", (size * wide,)
     yield "o_proj.weight", (d, heads * wide)
-    if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
+    if kind == "qwen3":
         yield "q_norm.weight, k_norm.weight", (2, wide)
-    if kind == "olmo2":
-        yield "q_norm.weight", (heads * wide,)
-        yield "k_norm.weight", (groups * wide,)
 
 
 def _latent(c):
@@ -56,26 +45,14 @@ def _latent(c):
     yield "o_proj.weight", (d, heads * value)
 
 
-def _block(d, width):
-    yield from ((f"{name}_proj.weight", (width, d)) for name in ("gate", "up", "down"))
-
-
-def _routed(c, layer):
-    experts = any(c.get(n) for n in ("num_local_experts", "num_experts", "n_routed_experts"))
-    return experts and layer >= c.get("first_k_dense_replace", 0)
+def _block(d, width, module="mlp"):
+    yield from ((f"{module}.{name}_proj.weight", (width, d)) for name in ("gate", "up"))
+    yield f"{module}.down_proj.weight", (d, width)
 
 
 def _experts(c):
-    d = c["hidden_size"]
-    number = next(c[n] for n in ("num_local_experts", "num_experts", "n_routed_experts") if n in c)
-    width = c.get("moe_intermediate_size") or c["intermediate_size"]
-    yield "mlp.gate.weight", (number, d)
-    for _ in range(number):
-        yield from _block(d, width)
-    if c.get("topk_method") == "noaux_tc":
-        yield "mlp.gate.e_score_correction_bias", (number,)
-    if c.get("n_shared_experts"):
-        yield from _block(d, width * c["n_shared_experts"])
-    if c.get("shared_expert_intermediate_size"):
-        yield from _block(d, c["shared_expert_intermediate_size"])
-        yield "shared_expert_gate.weight", (1, d)
+    d, width = c["hidden_size"], c["moe_intermediate_size"]
+    yield "mlp.gate.weight", (c["n_routed_experts"], d)
+    for _ in range(c["n_routed_experts"]):
+        yield from _block(d, width, "mlp.experts")
+    yield from _block(d, width * c["n_shared_experts"], "mlp.shared_experts")

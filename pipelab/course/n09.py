@@ -12,12 +12,10 @@ from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import finish, plot_lines
 from pipelab.display import counted
-from pipelab.engine.speed_scenarios import Scenario, Sensitivity
+from pipelab.engine.speed_scenarios import Sensitivity
 from pipelab.figures.theme import (
-    BOTTLENECK,
     NEUTRAL_LIGHT,
     TYPE_COLOURS,
-    WRONG,
     colour_of_types,
     line,
     new_figure,
@@ -92,8 +90,9 @@ def arithmetic_intensity(model: Transformer, load: Workload) -> float:
 
 def _work(model: Transformer, load: Workload) -> tuple[float, float]:
     demand, b = Demand(model, load), float(load.batch_size)
-    flops = demand.layer_flops("ordinary", b) + b * demand.attention_flops()
-    moved = demand.layer_weight_bytes("ordinary", b) + demand.kv_bytes(b)
+    ordinary = model.layer_kinds[0]
+    flops = demand.layer_flops(ordinary, b) + b * demand.attention_flops(ordinary)
+    moved = demand.layer_weight_bytes(ordinary, b) + demand.kv_bytes(ordinary, b)
     return float(flops), float(moved + demand.activation_bytes(b))
 
 
@@ -241,67 +240,42 @@ def _mean_off(errors: Any) -> float:
 # A plan where GPUs are faster or slower than predicted
 
 
-def plot_sensitivity(found: "Sensitivity") -> "Figure":
-    """A row per scenario: the plan's rate, the proven best, and what lies between.
+def plot_sensitivity(found: "Sensitivity", robust: "Sensitivity | None" = None) -> "Figure":
+    """Draw the share of the best rate that a plan keeps, over the factor of each thing that may be off.
 
     Parameters
     ----------
     found : Sensitivity
         Made by `pl.sensitivity`.
+    robust : Sensitivity, optional
+        Of another plan, such as the one that loses least, drawn in dots.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        In tokens/s; its title says in how many cases another plan is better, and by how much at
-        most.
+        A line per GPU type, for all together and for links. Each marker is a proven solve; lines between are straight.
 
     Examples
     --------
     >>> import pipelab as pl
     >>> from pipelab import course
     >>> figure = plot_sensitivity(pl.sensitivity(course.five_gpus(), within=0.1))
-    >>> figure.layout.title.text.split("<br>")[0]
-    'In 2 of 8 cases another plan is better, by up to 2.7%'
+    >>> [trace.name for trace in figure.data]
+    ['A100-SXM-40', 'L4', 'T4', 'all GPUs', 'links']
     """
-    scenarios = found.scenarios
-    rows = [_name(scenario) for scenario in scenarios]
-    plan = [scenario.throughput for scenario in scenarios]
-    best = [scenario.best.bound or scenario.best.throughput or 0.0 for scenario in scenarios]
-    flips = [i for i, scenario in enumerate(scenarios) if scenario.loss]
     figure = new_figure()
-    for i in flips:
-        said = {"text": ["", f"    {scenarios[i].loss:.1%}"], "textposition": "middle right"}
-        look: dict[str, Any] = {"mode": "lines+text", "showlegend": False, **said}
-        figure.add_trace(line("", [plan[i], best[i]], [rows[i]] * 2, WRONG, 4, **look))
-    ring = {"symbol": "circle-open", "size": 15, "color": BOTTLENECK, "line": {"width": 2}}
-    for name, x, says, marker in (
-        ("best plan", best, "at most", ring),
-        ("the plan", plan, "the plan reaches", {"size": 10, "color": TYPE_COLOURS[0]}),
-    ):
-        hover = f"%{{y}}: {says} %{{x:,.1f}} tokens/s<extra></extra>"
-        figure.add_scatter(
-            x=x, y=rows, mode="markers", name=name, marker=marker, hovertemplate=hover
-        )
-    title = f"None of {len(rows) - 1} cases has a better plan"
-    if flips:
-        much = f"by up to {found.worst.loss:.1%}"
-        title = f"In {len(flips)} of {len(rows) - 1} cases another plan is better, {much}"
-    order = {"categoryorder": "array", "categoryarray": rows[::-1]}
-    return finish(
-        figure,
-        title,
-        height=110 + 34 * len(rows),
-        x="tokens/s",
-        y={"automargin": True, **order},
-    )
-
-
-def _name(scenario: "Scenario") -> str:
-    if scenario.speed == 1:
-        return "as predicted"
-    faster = "faster" if scenario.speed > 1 else "slower"
-    kind = "all GPUs" if scenario.gpu_type == "all" else plain(scenario.gpu_type)
-    return f"{kind} {abs(scenario.speed - 1):.0%} {faster}"
+    names = dict.fromkeys(s.what for s in found.scenarios[1:] if "," not in s.what)
+    for plan, look in [(found, "solid"), *([(robust, "dot")] if robust else [])]:
+        for name, colour in zip(names, TYPE_COLOURS, strict=False):
+            cases = [s for s in (*plan.scenarios, *plan.turns) if s.what == name or s.factor == 1]
+            ends = sorted((100 * (s.factor - 1), 100 * (1 - s.loss)) for s in cases)
+            x, y = zip(*ends, strict=True)
+            hover = "%{x:+.1f}%: keeps %{y:.1f}%<extra></extra>"
+            more: dict[str, Any] = {"mode": "lines+markers", "hovertemplate": hover}
+            more["showlegend"] = plan is found
+            figure.add_trace(line(plain(name), x, y, colour, 2, {"dash": look}, **more))
+    axes = {"x": "% faster than predicted", "y": "% of the best rate kept"}
+    return finish(figure, found.sentence, "dotted: the other plan" if robust else "", **axes)
 
 
 # Exercises

@@ -181,10 +181,13 @@ class Instance(Frozen):
         return int(np.searchsorted(self.thresholds, rate * (1 + OTHER_PATH), side="right")) - 1
 
     def holdable(self, rate: float) -> float:
-        """More layers than this cannot be held at a rate, links aside.
+        """More layers than this cannot be held at a rate, links aside."""
+        return float(self.shares(rate) @ self.count)
 
-        Give every type the most layers per GPU of any stage that has it and reaches the rate. A stage never
-        holds more layers than its GPUs are given, so neither do all together.
+    def shares(self, rate: float) -> np.ndarray:
+        """Give a GPU of every type the most layers per GPU of any stage that has it and reaches a rate; shape (K,).
+
+        A stage never holds more layers than its GPUs are given, so neither do all together.
         """
         layers = self.spans.layers
         held = np.where((self.rate >= rate) & (self.rate > 0), layers, 0).max(axis=1, initial=0)
@@ -193,7 +196,7 @@ class Instance(Frozen):
         own = np.where((inside.rate >= rate) & (inside.rate > 0), layers, 0).max(axis=2)
         own = own / np.arange(1, own.shape[1] + 1)
         np.maximum.at(best, inside.type_of, own.max(axis=1))
-        return float(best @ self.count)
+        return best
 
     def highest(self) -> int:
         """The highest index of a rate at which the GPUs can hold all layers; -1 if there is none.
@@ -221,13 +224,17 @@ class Instance(Frozen):
         compositions : int array, shape (N, K)
         """
         if not self.pure:
-            row = {own: i for i, own in enumerate(map(tuple, self.composition.tolist()))}
-            rows = [row[own] for own in map(tuple, compositions.tolist())]
+            rows = [self.row_of[gpus] for gpus in map(tuple, compositions.tolist())]
             return self.rate[rows], self.seconds[rows]
         shape = self.largest, len(self.types), -1
         used, size = (compositions > 0)[:, :, None], compositions.sum(axis=1) - 1
         rate = np.where(used, self.rate.reshape(shape)[size], np.inf).min(axis=1)
         return rate, np.where(used, self.seconds.reshape(shape)[size], -np.inf).max(axis=1)
+
+    @derived
+    def row_of(self) -> dict[tuple[int, ...], int]:
+        """The row of each composition."""
+        return {gpus: i for i, gpus in enumerate(map(tuple, self.composition.tolist()))}
 
     @derived
     def without_one(self) -> np.ndarray:
@@ -446,7 +453,7 @@ def by_class(
 ) -> Instance:
     """Make a type of every class, where what a stage takes of each class counts.
 
-    `mixed`: whether stages of several classes are listed.
+    `mixed`: whether stages of several classes are listed; else the instance is `pure`.
 
     Raises
     ------
@@ -463,7 +470,6 @@ def by_class(
     else:
         sizes = np.arange(1, instance.largest + 1)[:, None, None]
         composition = (np.eye(len(types), dtype=int) * sizes).reshape(-1, len(types))
-        composition = composition[(composition <= count).all(axis=1)]
     of_type = (kind[:, None] == np.arange(len(instance.types))).astype(int)
     rate, seconds = instance.rates_of(composition @ of_type)
     size, first = composition.sum(axis=1), [members[0] for members in groups.classes.members]
@@ -478,7 +484,7 @@ def by_class(
         classes=groups.classes,
         type_of=np.arange(len(types)),
         composition=composition,
-        pure=False,
+        pure=not mixed,
         rate=rate,
         seconds=seconds,
         link=groups.link,

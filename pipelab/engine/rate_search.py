@@ -5,8 +5,10 @@ a search in the sorted list ends at the best. Each question is first asked witho
 small: what cannot be done then cannot be done at all.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -38,6 +40,8 @@ SETS = "list limit"  # sets of classes were too many to list
 BY_TOLERANCE = (
     "the solver's tolerance"  # what ended a search if nothing else did, and it stayed open
 )
+# For the choice among equally fast placements: who draws an answer at once asks for that later.
+seconds_to_choose: ContextVar[float] = ContextVar("seconds_to_choose", default=math.inf)
 _TIME_SHARES = 1 / 3, 1 / 2, 1.0  # of the time left for one question, turn by turn
 
 
@@ -259,11 +263,13 @@ class RateSearch:
         return self.rate(self.high) if self.high >= 0 else None
 
     def run(self) -> "RateSearch":
-        """Find the best rate; then choose among equally fast placements, unless something ended the search."""
+        """Find the best rate; then choose among equals for a while, unless something ended the search."""
         self.find_best_rate()
-        self.share = 1.0
-        if self.best is not None and self.stopped is None:
+        self.share, seconds = 1.0, seconds_to_choose.get()
+        if self.best is not None and self.stopped is None and seconds > 0:
+            whole, self.deadline = self.deadline, self.deadline.within(seconds)
             self.choose_among_equals()
+            self.deadline = whole
         return self
 
     def find_best_rate(self) -> None:

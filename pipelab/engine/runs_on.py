@@ -29,11 +29,9 @@ from pipelab.hardware.engine_memory import memory_of
 from pipelab.hardware.engine_rules import EngineRules, not_taken, platform_of, rules_of
 from pipelab.problem import (
     CostModel,
-    ModelLike,
     Problem,
     StageCost,
     StageTables,
-    Workload,
     answered,
 )
 
@@ -105,31 +103,18 @@ class EngineStages(WrappedCosts):
         """Deny it: types and machines matter."""
         return False
 
-    def stage(
-        self,
-        model: ModelLike,
-        workload: Workload,
-        gpus: Sequence[GPU],
-        layers: range,
-        batch_split: str,
-    ) -> StageCost:
+    def stage(self, *asked: Any) -> StageCost:
         """Return the cost model's answer, without a rate where the engine does not start such a stage."""
-        cost = answered(self.costs, model, workload, gpus, layers, batch_split)
+        cost = answered(self.costs, *asked)
+        model, _, gpus, layers, _ = asked
         whole = len(layers) == model.layers
         if cost.degree == len(gpus) and self._starts(gpus, np.ones(len(gpus), int), whole):
             return cost
         return cost._replace(throughput=0.0, pass_seconds=None)
 
-    def stage_tables(
-        self,
-        model: ModelLike,
-        workload: Workload,
-        kinds: Sequence[GPU],
-        composition: np.ndarray,
-        batch_split: str,
-    ) -> StageTables:
+    def stage_tables(self, *asked: Any) -> StageTables:
         """Return `stage` for every composition and kind of span."""
-        asked = model, workload, kinds, composition, batch_split
+        model, _, kinds, composition, _ = asked
         if self.size != 1 and not self.costs.cuts_every_layer:  # its tables say no degree
             return CostModel.stage_tables(self, *asked)
         tables = self.costs.stage_tables(*asked)

@@ -20,6 +20,7 @@ from pipelab.engine.methods.batches import best_batch
 from pipelab.engine.methods.exhaustive import solve_exhaustive
 from pipelab.engine.methods.joint import solve_joint
 from pipelab.engine.methods.latency_and_cost import solve_for_cost, solve_for_latency
+from pipelab.engine.methods.least_regret import solve_for_least_regret
 from pipelab.engine.methods.single_gpu import solve_single_gpu
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.runs_on import best_start
@@ -49,7 +50,10 @@ OBJECTIVES: dict[str, Callable[..., Any] | None] = {
     "latency": solve_for_latency,
     "cost": solve_for_cost,
     "step_time": solve_for_step_time,
+    "regret": None,
 }
+
+_OF_EVERY_METHOD = ("objective", "batches", "runs_on", "within")  # options that `solve` sees to
 
 
 @overload
@@ -71,6 +75,7 @@ def solve(
     *,
     batches: Sequence[int] | None = ...,
     runs_on: str | None = ...,
+    within: float | Mapping[str, float] | str | None = ...,
     **options: Any,
 ) -> Result: ...
 
@@ -82,6 +87,7 @@ def solve(
     *,
     batches: Sequence[int] | None = None,
     runs_on: str | None = None,
+    within: float | Mapping[str, float] | str | None = None,
     **options: Any,
 ) -> Any:
     """Find a placement.
@@ -96,7 +102,7 @@ def solve(
         "exhaustive": every placement. "single_gpu": the original MILP. "type_count": the
         heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
         "aggregated": the same optimum from counts over classes of interchangeable GPUs.
-    objective : {"throughput", "rate", "latency", "cost", "step_time"}
+    objective : {"throughput", "rate", "latency", "cost", "step_time", "regret"}
         What is proven best. "throughput": the attainable rate (`Evaluation.attainable`), over all
         placements and all numbers in flight that memory holds, or for the workload's number; the
         methods besides "auto" and "aggregated" maximise the rate and report what it attains.
@@ -104,13 +110,20 @@ def solve(
         "latency": the shortest time of one microbatch through all stages and links. "cost": the
         lowest $ per million tokens. Both take `at_least`, a floor in tokens/s, attainable.
         "step_time": the shortest time of a training step under `schedule`. The last three are
-        proven by a search of their own, whatever the method.
+        proven by a search of their own, whatever the method. "regret": "throughput" with `within`.
     batches : sequence of int, optional
         Batch sizes among which the best is chosen; by default the problem's own.
     runs_on : str, optional
         An engine of `settings`: the best of the plans that it can start, proven by "auto" or "aggregated". The result
         is of the problem in which GPUs of a stage cut its layers; its `cost_of_rules()` says what that engine's
         rules cost.
+    within : float, mapping of GPU type to float, or "band", optional
+        How far off the predicted speed of each type may be, as a share; "band", the default of "regret": as far as
+        the ratio of two plans' rates was by published times (`pipelab.hardware.relative_bands`). Then the placement is
+        sought that loses least of what is best for the true speeds, whichever these are
+        (`docs/within_the_error.md`): a `RobustResult`, by "auto" or "aggregated". Proven for all speeds within
+        where the objective is "rate", the filling "synchronous" and each stage as fast as one of its types; elsewhere
+        among the corners of the bands, with a bound.
     **options
         Those below that the method takes, and its own; see its docstring.
 
@@ -158,11 +171,25 @@ def solve(
     if not isinstance(problem, Problem):
         expected = "expected a Problem, such as load_case('tiny')"
         raise InvalidValue("solve", [("problem", problem, expected)])
+    if objective == "regret":
+        objective, within = "throughput", "band" if within is None else within
     with noted_interrupts(passed_on=False):  # also before and after the method
         function = method_of(method, {**options, "objective": objective})
         if options.get("budget") is not None:
             options["budget"] = float(options["budget"])
-        ask = partial(_dispatch, method, objective, function)
+        ask: Callable[..., Any] = partial(_dispatch, method, objective, function)
+        if within is not None:
+            proven = method in ("auto", "aggregated") and objective in ("throughput", "rate")
+            if not proven or batches is not None or runs_on is not None:
+                expected = (
+                    "expected it for 'throughput' or 'rate' by 'auto', without batches and runs_on"
+                )
+                raise InvalidValue("solve", [("within", within, expected)])
+
+            def one(objective: str, problem: Problem, options: Mapping[str, Any]) -> Result:
+                return _dispatch(method, objective, function, problem, options)
+
+            ask = partial(solve_for_least_regret, within=within, objective=objective, ask=one)
         if runs_on is not None:
             if method not in ("auto", "aggregated"):
                 expected = "expected 'auto' or 'aggregated', which prove what is best on an engine"
@@ -217,8 +244,8 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     UnknownName, InvalidValue
     """
     refuse_unknown("method", method, METHODS)
-    options = dict(options)
-    objective = options.pop("objective", "throughput")
+    objective = options.get("objective", "throughput")
+    options = {name: value for name, value in options.items() if name not in _OF_EVERY_METHOD}
     refuse_unknown("objective", objective, OBJECTIVES)
     searched = OBJECTIVES[objective]
     if searched and method not in ("auto", "aggregated"):

@@ -1,4 +1,7 @@
-"""Measured times of whole models from benchmarks of llama.cpp, vLLM and SGLang, which are JSON.
+"""Measured times of whole models from benchmarks of llama.cpp, vLLM, SGLang and TensorRT-LLM.
+
+They are JSON, or what is printed: llama-bench's CSV and Markdown, the others' tables, which become the fields of the
+JSON that the same benchmark writes.
 
 What a file does not say is stated by the caller (`StatedFacts`); what nobody says is an error that names
 the argument. Every format is a class: its fields are those that are read, `refused` lists what no time can be
@@ -15,13 +18,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 from pydantic import AllowInfNan, Strict
 
-from pipelab.errors import InvalidData, InvalidValue, nearest, refuse_unknown, shown
+from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.fields import Count, NotNegative, Positive, checked, described, instance, is_list
 from pipelab.files.csv_rows import Row, place
 from pipelab.files.reading_and_writing import json_of, named, path_of, read_text
 from pipelab.hardware.calibration import Calibration, fit_constants
 from pipelab.hardware.known_gpus import GPUFacts, type_of_named
 from pipelab.hardware.known_models import load_model, models
+from pipelab.hardware.printed_results import in_vllm_names, is_printed, printed_results
 from pipelab.hardware.published_times import (
     ENGINE_NAMES,
     Measurement,
@@ -31,8 +35,8 @@ from pipelab.hardware.published_times import (
 from pipelab.hardware.roofline import Roofline
 
 _FORMATS = (
-    "llama-bench -o json, vllm bench serve --save-result, vllm bench latency --output-json, SGLang's bench_serving "
-    "--output-file"
+    "llama-bench -o json, jsonl, csv or md, vllm bench serve --save-result, vllm bench latency --output-json, SGLang's "
+    "bench_serving --output-file, trtllm-bench --report_json, or the tables that these print"
 )
 Phase = Literal["prefill", "decode"]
 # In JSON, where "3" is not a number.
@@ -71,19 +75,14 @@ def _stated_facts(given: Mapping[str, Any]) -> StatedFacts:
     except InvalidValue as error:
         raise InvalidValue("calibrate", error.problems) from None
     if stated.model is not None:
-        refuse_unknown("model", stated.model, models().index)
+        load_model(stated.model)  # refuses what is not known, and no configuration either
     return stated
 
 
 def _is_benchmark(path: Path) -> bool:
-    """Tell a benchmark's file, which is JSON, from a table; refuse what a benchmark prints, and its CSV."""
+    """Tell a benchmark's file from a table of measurements."""
     text = read_text(path).lstrip()
-    if path.suffix in (".json", ".jsonl") or text[:1] in ("[", "{"):
-        return True
-    first = text.partition("\n")[0]
-    if first.startswith(("|", "=")) or "avg_ns" in first:
-        raise InvalidData(f"{named(path)}, row 1: {shown(first[:80])}: expected {_FORMATS}")
-    return False
+    return path.suffix in (".json", ".jsonl") or text[:1] in ("[", "{") or is_printed(text)
 
 
 def measurements_of(path: Path, stated: StatedFacts, costs: Roofline) -> list[Measurement]:
@@ -164,11 +163,11 @@ class _BenchmarkRecord:
 
 
 def _results(path: Path) -> list[_BenchmarkRecord]:
-    """Read objects in a list, alone, or one in each line."""
+    """Read objects in a list, alone, or one in each line, or what is printed in their place."""
     text = read_text(path)
     lines = [line for line in text.splitlines() if line.strip()]
     try:
-        whole = json_of(path, text)
+        whole = list(printed_results(text)) if is_printed(text) else json_of(path, text)
     except InvalidData:
         if len(lines) < 2 or not all(line.lstrip().startswith("{") for line in lines):
             raise
@@ -176,11 +175,12 @@ def _results(path: Path) -> list[_BenchmarkRecord]:
     objects = whole if isinstance(whole, list) else [whole]
     if not objects:
         raise InvalidData(f"{named(path)}: an empty list; expected results of a benchmark")
-    records = [_BenchmarkRecord(f"{named(path)}, result {n}", x) for n, x in enumerate(objects, 1)]
-    for record in records:
-        if not isinstance(record.fields, dict):
-            given = shown(record.fields)
-            raise InvalidData(f"{record.place}: {given}: expected an object with fields")
+    records = []
+    for number, fields_given in enumerate(objects, 1):
+        place = f"{named(path)}, result {number}"
+        if not isinstance(fields_given, dict):
+            raise InvalidData(f"{place}: {shown(fields_given)}: expected an object with fields")
+        records.append(_BenchmarkRecord(place, in_vllm_names(fields_given)))
     return records
 
 
@@ -217,6 +217,7 @@ class _LlamaBench:
     devices: str | None = None
     split_mode: str | None = None
     tensor_split: str | None = None
+    rounding: _Above = 1e-4  # of the parameters, as a share
 
     def refused(self, _: StatedFacts) -> _Refused:
         """List what is not one pass on one GPU; without a choice, all that llama.cpp found share the layers."""
@@ -248,7 +249,7 @@ class _LlamaBench:
         self, result: _BenchmarkRecord, stated: StatedFacts, gpus: _Facts
     ) -> Iterator[Measurement]:
         """Read a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
-        model = _model_by_size(result, self.model_n_params, stated)
+        model = _model_by_size(result, self.model_n_params, stated, self.rounding)
         layers = load_model(model).layers
         if 0 <= self.n_gpu_layers <= layers:
             expected = f"expected all {layers} layers of {model} and its head on the GPU (-ngl 99)"
@@ -272,7 +273,9 @@ class _LlamaBench:
         )
 
 
-def _model_by_size(result: _BenchmarkRecord, size: float, stated: StatedFacts) -> str:
+def _model_by_size(
+    result: _BenchmarkRecord, size: float, stated: StatedFacts, rounding: float
+) -> str:
     """Find the model with this number of parameters; a stated one must have about as many."""
     if stated.model is not None:
         parameters = load_model(stated.model).parameters()
@@ -281,7 +284,7 @@ def _model_by_size(result: _BenchmarkRecord, size: float, stated: StatedFacts) -
             raise result.error("model_n_params", expected)
         return stated.model
     published = models()["parameters_published"]
-    near = published.index[(size / published - 1).abs() < 1e-4]
+    near = published.index[(size / published - 1).abs() < rounding]
     if len(near) != 1:
         expected = "no known model has this number of parameters; give model=…"
         raise result.error("model_n_params", expected)
@@ -472,10 +475,12 @@ def calibrate(
         Whose constants are the priors.
     path : str, Path, or sequence of these
         A CSV with the columns of `data/measured_times.csv`; what a benchmark wrote (JSON): `llama-bench -o
-        json`, `vllm bench serve` or `latency`, SGLang's `bench_serving`; or several files of these sorts. A
-        benchmark counts for the engine that was measured.
+        json`, `vllm bench serve` or `latency`, SGLang's `bench_serving`, `trtllm-bench`; or what these print
+        (llama-bench's CSV and Markdown, the others' tables); or several files of these sorts. A benchmark
+        counts for the engine that was measured.
     **stated
-        What a benchmark does not say, or says otherwise: `gpu_type`, `model`, `precision`,
+        What a benchmark does not say, or says otherwise: `gpu_type`, `model` (one of `models()`, or the path of
+        a `config.json`), `precision`,
         `engine`, `phase`, `batch`, `tokens`, `output_tokens`, `tensor_parallel` and
         `node_gb_per_s`. `notebooks/data.md` says what each format needs.
 

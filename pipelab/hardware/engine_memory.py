@@ -101,10 +101,12 @@ class EngineMemory:
         block: Any = model.block_width
         buffers: Any = 0.0
         if self.expert_buffers and model.has_experts:
-            block, width = model.d_ff * (span.dense > 0), (model.expert_ff or model.d_ff) / t
+            routed_layers = sum(n for kind, n in demand.of_kinds(span) if kind.routed)
+            dense_layers = span.layers - routed_layers
+            block, width = model.d_ff * (dense_layers > 0), (model.expert_ff or model.d_ff) / t
             # Of every token and expert: what goes in, gate and up; what is multiplied, and what comes out.
             wide = np.maximum(2 * width, model.d_model) + np.maximum(width, model.d_model)
-            routed = tokens * model.experts_per_token * (span.layers > span.dense)
+            routed = tokens * model.experts_per_token * (routed_layers > 0)
             buffers = routed * wide * ACTIVATION_BYTES
         wide = self.stream_tensors * model.d_model + self.block_tensors * block / t
         layer = tokens * (wide * ACTIVATION_BYTES + MIB * self.token_mib)

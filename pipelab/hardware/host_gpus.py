@@ -11,7 +11,7 @@ from pipelab.cluster import GPU
 from pipelab.errors import InvalidData, shown
 from pipelab.files.csv_rows import NUMBER, Row, read_rows
 from pipelab.files.reading_and_writing import read_text
-from pipelab.hardware.known_gpus import GPUFacts, type_of, type_of_named
+from pipelab.hardware.known_gpus import HOW_TO_ADD_A_GPU, GPUFacts, type_of, type_of_named
 
 PCIE_LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.984375, 4: 1.96875, 5: 3.9375, 6: 7.5625}
 
@@ -65,7 +65,7 @@ _NUMBER, _UUID = re.compile("0|[1-9][0-9]{0,3}"), re.compile("GPU-[0-9a-fA-F-]+"
 # MIG instances in names and UUIDs; AMD's partitions, each of which shows the whole GPU's memory
 # (ROCm issue 4750).
 _PART = re.compile(r"\bMIG\b|^[DTQC]PX$")
-_UNKNOWN = "give gpus=… with its driver_names, or leave its row out"
+_UNKNOWN = f"{HOW_TO_ADD_A_GPU}, or leave its row out"
 WHOLE = (
     "expected whole GPUs; turn MIG off (nvidia-smi -mig 0) or partitions (amd-smi set --compute-partition SPX), "
     "or leave this GPU out"

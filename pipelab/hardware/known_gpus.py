@@ -73,6 +73,13 @@ class GPUFacts:
     note: str = ""
 
 
+# What to do about a GPU that is not known, for messages.
+HOW_TO_ADD_A_GPU = (
+    "give its facts, a CSV with gpu_type, driver_names, memory_gb, memory_bandwidth_gb_per_s and fp16_tflop_per_s, "
+    "by --gpu-facts FILE or gpus=load_gpus(FILE)"
+)
+
+
 def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
     """Return GPU types by name: the bundled ones, and after them those of a file of your own.
 
@@ -118,7 +125,7 @@ def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:
     ('A100-SXM-80', 'A100-SXM-80')
     """
     wanted = _plain_name(name)
-    for gpu_type, gpu in facts.items():
+    for gpu_type, gpu in reversed(list(facts.items())):  # those of a file of your own come first
         if wanted and wanted in map(_plain_name, (gpu_type, *gpu.driver_names.split(";"))):
             return gpu_type
     return None
@@ -142,8 +149,13 @@ def type_of_named(
 
 
 def _plain_name(name: str) -> str:
-    """Remove the brand in front, which older drivers leave out: "NVIDIA A100", "Tesla T4"."""
-    return re.sub(r"^(nvidia )?(tesla |geforce )?", "", " ".join(name.lower().split()))
+    """Remove the brand, which older drivers leave out, and what is in brackets, such as the driver of Vulkan.
+
+    >>> _plain_name("NVIDIA A100"), _plain_name("AMD Radeon RX 7900 XTX (RADV NAVI31)")
+    ('a100', 'rx 7900 xtx')
+    """
+    bare = " ".join(re.sub(r"\([^()]*\)", "", name.lower()).split())
+    return re.sub(r"^((nvidia|tesla|geforce|quadro|amd|radeon|instinct|intel) )+", "", bare)
 
 
 def gpus(path: str | Path | None = None) -> DataFrame:

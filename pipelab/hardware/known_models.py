@@ -1,17 +1,18 @@
 """Language models by name, from the dimensions of their published configurations, or from a `config.json`."""
 
 import os
+import tomllib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pipelab.display import DataFrame
-from pipelab.errors import UnknownName, nearest, shown
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import Count
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, read_by_name
-from pipelab.files.reading_and_writing import path_of
+from pipelab.files.reading_and_writing import json_of, named, path_of, read_text
 from pipelab.hardware.config_json import model_of_config
 from pipelab.hardware.transformer import LatentAttention, Transformer
 
@@ -31,9 +32,9 @@ def load_model(
     ----------
     name : str or Path
         One of `pl.hardware.models()`, or of your own file. Or the path of a `config.json`, or of the folder
-        that has one: of the families llama, mistral, mixtral, qwen2, qwen3 (with experts, too),
-        deepseek_v2 and _v3, kimi_k2, gemma, gemma2 and gemma3, phi3, olmo2 and granite. Of a model
-        that sees, too, the part for text (`text_config`), with a warning.
+        that has one: of the families of `data/model_families.toml`. Of a model that sees, too, the part for
+        text (`text_config`), with a warning. Or the path of a small TOML or JSON with fields of
+        `Transformer`, for a model in no table: layers, d_model, d_ff, heads, kv_heads, head_dim and vocab.
     precision, kv_precision : str
         In which weights, and keys and values, are kept: "bf16", "fp8", "int4", …. By default 16 bits,
         or what a checkpoint says in its `config.json`, or in a file beside it, such as
@@ -52,8 +53,8 @@ def load_model(
         No such model or precision.
     InvalidData
         The file is not there or cannot be read, or a value does not fit; the message names row and
-        column, or field. Or the model of a `config.json` has what `Transformer` has not, such as a
-        state, an encoder that reads the prompt, or matrices in two precisions; the message says what.
+        column, or field. Or the family of a `config.json` is not known, or it has what is not
+        counted, such as an encoder that reads the prompt; the message says what.
     InvalidValue
         `path` is not a path.
 
@@ -63,8 +64,8 @@ def load_model(
 
     Examples
     --------
-    >>> load_model("DeepSeek-V3", precision="fp8").kv_elements
-    576
+    >>> load_model("DeepSeek-V3", precision="fp8").kv_bytes
+    1152.0
     """
     table = _bundled() if path is None else _read(path_of("load_model", path))
     if isinstance(name, str) and name in table:
@@ -72,8 +73,13 @@ def load_model(
         kv_precision = "bf16" if kv_precision is None else kv_precision
         return replace(table[name], precision=precision, kv_precision=kv_precision)
     if path is None and _is_config(name):
-        return model_of_config(path_of("load_model", name, "name"), precision, kv_precision)
-    instead = "" if path is not None else ", or give the path of a config.json"
+        file = path_of("load_model", name, "name")
+        given = {"precision": precision, "kv_precision": kv_precision}
+        if (stated := _stated_dimensions(file)) is not None:
+            stated |= {key: value for key, value in given.items() if value is not None}
+            return _of_dimensions(file, stated)
+        return model_of_config(file, precision, kv_precision)
+    instead = "" if path is not None else ", or give the path of a config.json, or of a TOML"
     raise UnknownName(f"there is no model {shown(name)}; {nearest(str(name), table)}{instead}")
 
 
@@ -84,7 +90,32 @@ def _is_config(name: str | Path) -> bool:
     if not isinstance(name, str) or not name:
         return False
     path = path_of("load_model", name, "name")
-    return path.suffix.lower() == ".json" or os.path.exists(path)
+    return path.suffix.lower() in (".json", ".toml") or os.path.exists(path)
+
+
+def _stated_dimensions(path: Path) -> dict[str, Any] | None:
+    """Read a file with the fields of `Transformer`, in TOML or JSON; None: it is another's `config.json`."""
+    suffix = path.suffix.lower()
+    if suffix not in (".toml", ".json") or os.path.isdir(path):
+        return None
+    text = read_text(path)
+    try:
+        values = tomllib.loads(text) if suffix == ".toml" else json_of(path, text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidData(f"{named(path)}: cannot be read as TOML ({str(error)[:200]})") from None
+    stated = suffix == ".toml" or (isinstance(values, dict) and "d_model" in values)
+    return values if stated and "model_type" not in values else None
+
+
+def _of_dimensions(path: Path, values: dict[str, Any]) -> Transformer:
+    """Make the model that a file states; its name is the file's, unless it says another."""
+    try:
+        if isinstance(values.get("latent"), dict):
+            values["latent"] = LatentAttention(**{"query_rank": None, **values["latent"]})
+        return Transformer(**{"name": path.stem, **values})
+    except InvalidValue as error:
+        field, value, expected = error.problems[0]
+        raise InvalidData(f"{named(path)}, field {field!r}: {shown(value)}: {expected}") from None
 
 
 @cache

@@ -1,19 +1,18 @@
 """Measured stage times in place of a formula: tables, interpolated, never extrapolated in silence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import pass_time, whole_sequences
+from pipelab.costs import of_wrapped, pass_time, whole_sequences
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked, derived, described
 from pipelab.files.csv_rows import read_objects
 from pipelab.files.reading_and_writing import path_of
-from pipelab.problem import CostModel, Filling, ModelLike, Problem, StageCost, StageTables, Workload
+from pipelab.problem import CostModel, ModelLike, Problem, StageCost, StageTables, Workload
 
 if TYPE_CHECKING:
     from scipy.interpolate import RegularGridInterpolator
@@ -111,15 +110,13 @@ class Measured(CostModel):
         tables = self.milliseconds.items()
         return {name: _interpolator(name, table, self.per_layer) for name, table in tables}
 
-    @derived
-    def filling(self) -> Filling:
-        """How a pipeline is filled: as `needs` says."""
-        return self.needs.filling
-
-    @derived
-    def filling_number(self) -> int:
-        """The number that belongs to the filling: as `needs` says."""
-        return self.needs.filling_number
+    # What the table says nothing about.
+    for _name in (
+        "filling", "filling_number", "link_units", "runs_on", "chunk_tokens", "memory_as_sold", "counting_memory_of",
+        "with_link_units", "link_throughput", "memory_parts", "nodes_matter_alone", "mixes_as_slowest",
+    ):  # fmt: skip
+        vars()[_name] = of_wrapped(_name, "needs")
+    del _name
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -164,86 +161,6 @@ class Measured(CostModel):
                     raise InvalidValue(
                         "Problem", [(f"costs.{column}", f"{low:g} … {high:g}", expected)]
                     )
-
-    @derived
-    def link_units(self) -> str:
-        """What links are counted in: as `needs` has it."""
-        return self.needs.link_units
-
-    @derived
-    def runs_on(self) -> str:
-        """The engine whose own memory counts: as `needs` has it."""
-        return self.needs.runs_on
-
-    @derived
-    def chunk_tokens(self) -> int | None:
-        """Tokens of prompts in one pass: as `needs` has it."""
-        return self.needs.chunk_tokens
-
-    def memory_as_sold(self, gpu_type: str) -> float | None:
-        return self.needs.memory_as_sold(gpu_type)
-
-    def counting_memory_of(self, engine: str, most_share: float) -> Self:
-        return replace(self, needs=self.needs.counting_memory_of(engine, most_share))
-
-    def with_link_units(self, unit: Any) -> Self:
-        return replace(self, needs=self.needs.with_link_units(unit))
-
-    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
-        """As `needs` has it.
-
-        Parameters
-        ----------
-        problem : Problem
-            Whose tensor counts.
-        bandwidth_gb_per_s : float or array of float
-            In GB/s.
-
-        Returns
-        -------
-        float or numpy.ndarray
-            In tokens/s, or another unit of `needs`; of the shape that was given.
-        """
-        return self.needs.link_throughput(problem, bandwidth_gb_per_s)
-
-    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
-        """As `needs` has it.
-
-        Parameters
-        ----------
-        problem : Problem
-            Whose model and workload count.
-        gpu : GPU
-            Alone with these layers and the whole batch.
-        layers : range
-            Numbered from 0.
-
-        Returns
-        -------
-        dict of str to float
-            In GB, by what it is for.
-        """
-        return self.needs.memory_parts(problem, gpu, layers)
-
-    @derived
-    def nodes_matter_alone(self) -> bool:
-        """Whether identical nodes are interchangeable: as `needs` has it."""
-        return self.needs.nodes_matter_alone
-
-    def mixes_as_slowest(self, problem: Problem) -> bool:
-        """Whether a mixed stage is exactly as fast as the slowest pure one of its size.
-
-        Parameters
-        ----------
-        problem : Problem
-            Its model, workload and GPUs.
-
-        Returns
-        -------
-        bool
-            As `needs` has it.
-        """
-        return self.needs.mixes_as_slowest(problem)
 
     def stage(
         self,

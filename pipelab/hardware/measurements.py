@@ -20,6 +20,7 @@ from pipelab.hardware.published_times import (
     Band,
     TimeGroup,
     band_of,
+    group_of,
     held_out_rows,
     published_errors,
     read_measurements,
@@ -281,6 +282,8 @@ def _of_pipelines(problem: Problem, evaluation: Evaluation) -> str:
 
 def doubt_of(problem: Problem) -> str:
     """Say why rates of this problem may be far off, if no time of such a model was compared; else nothing."""
+    if problem.model.unmeasured:
+        return band_of(group_of(problem, ""), Roofline()).sentence
     if not problem.model.has_experts or problem.workload.phase != "prefill":
         return ""
     band = band_of(TimeGroup("prefill", True, None, None), Roofline())
@@ -360,7 +363,7 @@ def _band_of(problem: Problem, stage: StageReport) -> Band:
     """Return the errors of times like a stage's: of its group, or of the next wider one that has enough of them."""
     layout = TENSOR_PARALLELISM if stage.degree > 1 else ONE_GPU
     engine = cast(Roofline, problem.costs).engine
-    group = TimeGroup(problem.workload.phase, problem.model.has_experts, layout, engine)
+    group = group_of(problem, engine)._replace(layout=layout)
     bands = (band_of(wider, Roofline()) for wider in group.widened())
     return next(band for band in bands if band.median is not None)
 

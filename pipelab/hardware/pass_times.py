@@ -21,7 +21,8 @@ of which q are new in this pass (s in prefill, 1 in decode):
 
 With a window of w tokens, a token looks back at min(w, position) of them: b·min(s, w) pairs in decode,
 b·(s·w − w²/2) in prefill where s > w; as many keys and values are read, and no more than w are kept.
-Where only some layers have a window, this is counted for them alone (`Demand.groups`).
+Layers of different kinds are counted by their own (`layer_kinds`): with a window or without, with experts or without,
+with what they select among the keys that they keep, or with a state, which is read and written once per token.
 
 In a mixed load every sequence writes o tokens after a prompt of s: each new token looks back at s +
 o/2 others on average, and brings s/o prompt tokens of other sequences with it. So it does in decode where a
@@ -32,25 +33,22 @@ sequences than tokens in an answer, only b of o passes have one, and the others 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import whole_sequences
-from pipelab.fields import derived
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of
 from pipelab.hardware.known_gpus import GPUFacts
+from pipelab.hardware.layer_kinds import LayerKind
 from pipelab.hardware.serving_engines import Engine
 from pipelab.hardware.training_memory import activation_bytes
 from pipelab.hardware.training_memory import head_bytes as kept_by_head
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
-# Of a layer: as most are, or without experts where most have them.
-Kind = Literal["ordinary", "dense"]
-Numbers = dict[Kind, "np.ndarray | float"]  # of layers of each kind
 ACTIVATION_BYTES = 2.0
 ACTIVATION_PASSES = 8  # times that an activation of width d is read or written in one layer
 # Times that a row of an expert is read or written besides: of the model's width, and of the expert's.
@@ -70,49 +68,44 @@ LARGE_GPUS = 4
 class Span:
     """What consecutive layers hold: arrays with one number per kind of span, or plain numbers for one span."""
 
-    layers: np.ndarray | float
-    dense: np.ndarray | float  # of these, layers without experts in a model with experts
+    numbers: tuple[np.ndarray | float, ...]  # of layers of each of the model's kinds
     last: np.ndarray | float  # 1 where the head is among them
     weight_gb: np.ndarray | float  # with embedding and head
-    full: np.ndarray | float = 0.0  # layers without a window in a model that has one
-    full_dense: np.ndarray | float = 0.0  # of these, layers without experts
+
+    @property
+    def layers(self) -> np.ndarray | float:
+        """Number of layers, of all kinds."""
+        return sum(self.numbers)
 
     @classmethod
     def of(cls, model: Transformer, layers: range) -> "Span":
         """One span."""
-        dense = sum(i < model.dense_layers for i in layers)
-        full, full_dense = model.full_among(layers)
-        return cls(
-            float(len(layers)),
-            float(dense),
-            float(model.layers - 1 in layers),
-            model.weight_gb(layers),
-            float(full),
-            float(full_dense),
-        )
+        numbers = tuple(map(float, model.numbers_of_kinds(layers)))
+        return cls(numbers, float(model.layers - 1 in layers), model.weight_gb(layers))
 
     @classmethod
     def all(cls, model: Transformer) -> "Span":
         """Every kind of span of the model, in the order of `model.spans`."""
         s = model.spans
-        weight_gb = s.weight * model.layer_weight_gb
-        full = [s.others.get(name, np.zeros(len(s.layers))) for name in ("full", "full_dense")]
-        return cls(s.layers.astype(float), s.others["dense"], s.others["last"], weight_gb, *full)
+        others = [s.others[f"kind {i}"] for i in range(1, len(model.layer_kinds))]
+        numbers = ((s.layers - sum(others)).astype(float), *others)
+        return cls(numbers, s.others["last"], s.weight * model.layer_weight_gb)
 
     def __len__(self) -> int:
-        return np.size(self.layers)
+        return np.size(self.last)
 
     def take(self, index: Any) -> "Span":
         """The spans of these numbers."""
-        return Span(*(np.atleast_1d(getattr(self, f.name))[index] for f in fields(self)))
+        numbers = tuple(np.atleast_1d(number)[index] for number in self.numbers)
+        last, weight_gb = (np.atleast_1d(x)[index] for x in (self.last, self.weight_gb))
+        return Span(numbers, last, weight_gb)
 
 
 @dataclass(frozen=True)
 class Demand:
     """The demands of one model under one load; methods take arrays that broadcast.
 
-    `b` counts sequences and may be a fraction; t is the tensor-parallel degree. What one layer
-    demands is that of one with the model's window; `groups` has the others.
+    `b` counts sequences and may be a fraction; t is the tensor-parallel degree; `kind` is one of the model's.
     """
 
     model: Transformer
@@ -130,88 +123,52 @@ class Demand:
             return self.new_tokens
         return 1 + 1 / self.load.written if self.load.phase == "mixed" else 1.0
 
-    def kept_tokens(self, block: int | None) -> int:
+    def kept_tokens(self, window: int | None, block: int | None) -> int:
         """Tokens per sequence that the KV cache must have room for, in blocks if there are; training has none."""
         start, written = self.load.sequence_length, self.load.written
         if self.load.phase == "training":
             return 0
         if block is None:
-            return self._seen(start + written)
-        return -(-self._seen(start + max(1, written)) // block) * block
+            return _seen(start + written, window)
+        return -(-_seen(start + max(1, written), window) // block) * block
 
-    @derived
-    def _without_window(self) -> "Demand":
-        return replace(self, model=self.model.without_window)
+    def of_kinds(self, span: Span) -> "zip[tuple[LayerKind, np.ndarray | float]]":
+        """Pair every kind of layer with the number of layers of a span that are of it."""
+        return zip(self.model.layer_kinds, span.numbers, strict=True)
 
-    def groups(self, span: Span) -> list[tuple["Demand", Numbers]]:
-        """Divide the layers of a span by how far they look back: what one of them demands, and how many there are."""
-        if not self.model.full_layers:
-            return [(self, {"ordinary": span.layers - span.dense, "dense": span.dense})]
-        ordinary, dense = span.full - span.full_dense, span.full_dense
-        windows: Numbers = {
-            "ordinary": span.layers - span.dense - ordinary,
-            "dense": span.dense - dense,
-        }
-        return [(self, windows), (self._without_window, {"ordinary": ordinary, "dense": dense})]
-
-    def _seen(self, position: int) -> int:
-        """Tokens that one at this position looks back at."""
-        return min(position, self.model.window or position)
-
-    def _pairs(self, start: int, end: int) -> float:
-        """Count the pairs of a token from start to end and one that it looks back at.
-
-        Twice their number is whole, and counted exactly: what is left of a long context is short.
-        """
-
-        def twice(x: int) -> int:
-            inside = self._seen(x)
-            return inside * (2 * x - inside)
-
-        return (twice(end) - twice(start)) / 2
-
-    @property
-    def _prompt_pairs(self) -> float:
+    def _prompt_pairs(self, most: int | None) -> float:
         """Pairs of one prompt, per pass: in a mixed load, of the share of it that a new token brings."""
-        pairs = self._pairs(0, self.load.sequence_length)
+        pairs = _pairs(0, self.load.sequence_length, most)
         if self.load.phase == "mixed":
             return pairs / self.load.written
         return 0.0 if self.load.phase == "decode" else pairs
 
-    @property
-    def _answer_pairs(self) -> float:
+    def _answer_pairs(self, most: int | None) -> float:
         """Pairs of the token that each sequence writes in one pass: on average, or of its last."""
         s, o = self.load.sequence_length, self.load.written
         if self.load.phase not in ("decode", "mixed"):
             return 0.0
         if o and self.load.timed_at != "last":
-            return self._pairs(s, s + o) / o
-        return float(self._seen(s + o))
+            return _pairs(s, s + o, most) / o
+        return float(_seen(s + o, most))
 
-    def attention_flops(self) -> float:
-        """Return the FLOPs of one sequence's attention in one layer."""
-        m = self.model
-        wide = 4 * m.heads * m.head_dim
-        reading = writing = wide  # per pair of tokens
-        if m.latent:
-            # Prefill expands the latent vector into heads; decode works on the vector itself
-            # (DeepSeek-V2, 2.1.2).
-            kv, rope, value = m.latent.kv_rank, m.latent.rope_dim, m.latent.value_dim
-            reading, writing = (
-                2 * m.heads * (m.head_dim + rope + value),
-                2 * m.heads * (2 * kv + rope),
-            )
-        return writing * self._answer_pairs + reading * self._prompt_pairs
+    def attention_flops(self, kind: LayerKind | None = None) -> float:
+        """Return the FLOPs of one sequence's attention in one layer, by default an ordinary one."""
+        return sum(
+            one.writing * self._answer_pairs(one.most_read)
+            + one.reading * self._prompt_pairs(one.most_read)
+            for one in (kind or self.model.layer_kinds[0]).lookbacks
+        )
 
-    def layer_flops(self, kind: Kind, b: Any) -> Any:
-        """FLOPs of the matrices of one layer, "ordinary" or "dense", for b sequences."""
+    def layer_flops(self, kind: LayerKind, b: Any) -> Any:
+        """FLOPs of the matrices of one layer for b sequences."""
         return b * 2 * self.new_tokens * self.model.layer_parameters(kind, active=True)
 
-    def layer_weight_bytes(self, kind: Kind, b: Any) -> Any:
+    def layer_weight_bytes(self, kind: LayerKind, b: Any) -> Any:
         """Weights of one layer that a pass with b sequences reads."""
         m = self.model
         everything = m.layer_bytes(kind)
-        if kind == "dense" or not m.has_experts:
+        if not kind.routed:
             return everything + 0 * b
         not_visited = 1 - m.experts_per_token / m.experts  # by one token
         missed = not_visited ** (b * self.new_tokens)
@@ -220,50 +177,55 @@ class Demand:
             often = b / self.load.written / prompts
             with_prompts = not_visited ** (b + prompts * self.load.sequence_length)
             missed = often * with_prompts + (1 - often) * not_visited**b
-        return everything - missed * m.experts * m.expert_parameters * m.weight_bytes
+        return everything - missed * m.layer_bytes(kind, only_routed=True)
 
-    def expert_flops(self, kind: Kind, b: Any) -> Any:
+    def expert_flops(self, kind: LayerKind, b: Any) -> Any:
         """FLOPs of the routed experts among those of `layer_flops`."""
         m = self.model
-        visits = m.experts_per_token if kind == "ordinary" and m.has_experts else 0
-        return b * 2 * self.new_tokens * visits * m.expert_parameters
+        return b * 2 * self.new_tokens * (kind.routed // m.experts * m.experts_per_token)
 
-    def expert_bytes(self, kind: Kind, b: Any, t: int) -> Any:
+    def expert_bytes(self, kind: LayerKind, b: Any, t: int) -> Any:
         """Bytes that one of t GPUs moves between the products of a layer's experts; 0 in training, see there."""
         m = self.model
-        if kind == "dense" or not m.has_experts or self.load.phase == "training":
+        if not kind.routed or self.load.phase == "training":
             return 0.0 * b
         width = EXPERT_MODEL_PASSES * m.d_model + EXPERT_WIDTH_PASSES * (m.expert_ff or m.d_ff) / t
         return b * self.new_tokens * m.experts_per_token * width * ACTIVATION_BYTES
 
-    def kv_bytes(self, b: Any) -> Any:
-        """Keys and values of one layer that a pass with b sequences reads or writes."""
-        s = self.load.sequence_length
+    def kv_bytes(self, kind: LayerKind, b: Any, t: int = 1) -> Any:
+        """Keys and values of one layer, and states, that one of t GPUs reads or writes for b sequences."""
+        s, decoding = self.load.sequence_length, self.load.phase in ("decode", "mixed")
         if self.load.phase == "mixed":
             prompt = s / self.load.written
         else:
             prompt = 0.0 if self.load.phase == "decode" else float(s)
-        return b * (prompt + self._answer_pairs) * self.model.kv_bytes
+        moved = kind.state_bytes * (1 + decoding) / t  # a token of an answer reads it, too
+        for one in kind.lookbacks:
+            tokens = prompt + self._answer_pairs(one.most_read)
+            moved = moved + tokens * self.model.kept_of_token(one) / min(t, one.parts)
+        return b * moved
 
     def activation_bytes(self, b: Any) -> Any:
         """Activations that one layer reads and writes for b sequences."""
         return b * self.new_tokens * ACTIVATION_PASSES * self.model.d_model * ACTIVATION_BYTES
 
-    def score_bytes(self, per_pair: float, b: Any) -> Any:
+    def score_bytes(self, kind: LayerKind, per_pair: float, b: Any) -> Any:
         """Attention scores of prompts that one layer moves, where attention is not fused."""
-        return b * per_pair * self.model.heads * self._prompt_pairs
+        pairs = sum(self._prompt_pairs(one.most_read) for one in kind.lookbacks)
+        return b * per_pair * self.model.heads * pairs
 
     def residual_bytes(self, b: Any) -> Any:
         """Return the bytes of b sequences' residual stream, which tensor parallelism adds up and stages send on."""
         return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
 
-    def stored_bytes(self, span: Span, b: Any, t: int) -> Any:
+    def stored_bytes(self, span: Span, b: Any, t: int, sequence_parallel: bool) -> Any:
         """Activations that training keeps of b sequences in these layers, on one of t GPUs; 0 in serving."""
         if self.load.phase != "training":
             return 0.0
-        tokens = b * self.new_tokens
-        layer = activation_bytes(self.model, tokens, sequence=self.load.sequence_length, degree=t)
-        return span.layers * layer + span.last * kept_by_head(self.model, tokens, t)
+        of: Any = (self.model, b * self.new_tokens)
+        cut: Any = {"degree": t, "sequence_parallel": sequence_parallel}
+        layer = activation_bytes(*of, sequence=self.load.sequence_length, **cut)
+        return span.layers * layer + span.last * kept_by_head(*of, **cut)
 
     def head_flops(self, b: Any) -> Any:
         """Return the FLOPs of the head for b sequences."""
@@ -271,8 +233,8 @@ class Demand:
 
     @property
     def head_bytes(self) -> float:
-        """Weights of the head, which is not quantised."""
-        return self.model.vocab * self.model.d_model * self.model.kept_bytes
+        """Weights of the head."""
+        return self.model.head_bytes
 
     def kept_gb(
         self, span: Span, b: Any, t: int, chunk: int | None, block: int | None
@@ -292,11 +254,13 @@ class Demand:
         m = self.model
         # Half a sequence has no cache of its own: its keys and values lie on one GPU or another.
         cached = whole_sequences(b * self.load.in_memory)
-        tokens = span.layers * self.kept_tokens(block)
-        if m.full_layers:
-            more = self._without_window.kept_tokens(block) - self.kept_tokens(block)
-            tokens = tokens + span.full * more
-        cache = tokens * cached * m.kv_bytes
+        cache: Any = 0.0
+        for kind, number in self.of_kinds(span):
+            kept = kind.state_bytes / t if self.load.phase != "training" else 0.0
+            for one in kind.lookbacks:
+                tokens = self.kept_tokens(one.window, block)
+                kept += tokens * m.kept_of_token(one) / min(t, one.parts)
+            cache = cache + number * kept
         at_once = whole_sequences(b) * self.new_tokens
         if chunk is not None:
             at_once = np.minimum(at_once, chunk)
@@ -304,9 +268,27 @@ class Demand:
         widest = at_once * (2 * m.d_model + 2 * m.block_width / t) * ACTIVATION_BYTES
         return {
             "weights": span.weight_gb / t,
-            "KV cache": cache / np.minimum(t, m.kv_parts) / 1e9,
+            "KV cache": cache * cached / 1e9,
             "activations": widest / 1e9,
         }
+
+
+def _seen(position: int, most: int | None) -> int:
+    """Tokens that one at this position looks back at."""
+    return min(position, most or position)
+
+
+def _pairs(start: int, end: int, most: int | None) -> float:
+    """Count the pairs of a token from start to end and one that it looks back at.
+
+    Twice their number is whole, and counted exactly: what is left of a long context is short.
+    """
+
+    def twice(x: int) -> int:
+        inside = _seen(x, most)
+        return inside * (2 * x - inside)
+
+    return (twice(end) - twice(start)) / 2
 
 
 @dataclass(frozen=True)
@@ -349,7 +331,8 @@ class Hardware:
 
     def stage_seconds(self, span: Span, b: np.ndarray | float, t: int) -> np.ndarray:
         """T_stage for b sequences; all arrays broadcast. In training, of a forward."""
-        moved = self.moving_seconds(self.demand.stored_bytes(span, b, t))
+        stored = self.demand.stored_bytes(span, b, t, self.engine.sequence_parallel)
+        moved = self.moving_seconds(stored)
         return self.layers_seconds(span, b, t) + moved
 
     def moving_seconds(self, stored: Any) -> Any:
@@ -367,29 +350,27 @@ class Hardware:
         compute = demand.head_flops(b) / (t * self.head_flops)
         head = self.slower(compute, demand.head_bytes / (t * self.bandwidth))
         total = span.last * (head + step * 1e-6)
-        for group, numbers in demand.groups(span):
-            for kind, number in numbers.items():
-                if np.any(number):
-                    move = sum(moved_bytes(engine, group, kind, b, t)) / self.bandwidth
-                    compute = self.computing_seconds(group, kind, b) / t
-                    besides = wait + self.besides_seconds(group, kind, b, t)
-                    total = total + number * (self.slower(compute, move) + besides)
+        for kind, number in demand.of_kinds(span):
+            if np.any(number):
+                move = sum(moved_bytes(engine, demand, kind, b, t)) / self.bandwidth
+                compute = self.computing_seconds(kind, b) / t
+                besides = wait + self.besides_seconds(kind, b, t)
+                total = total + number * (self.slower(compute, move) + besides)
         return total
 
-    def computing_seconds(self, demand: Demand, kind: Kind, b: Any) -> Any:
+    def computing_seconds(self, kind: LayerKind, b: Any) -> Any:
         """Seconds that one GPU computes for one layer."""
         # Attention computes in 16 bits, whatever the weights are stored in.
-        slower_experts = 1 / self.engine.experts_efficiency - 1
+        demand, slower_experts = self.demand, 1 / self.engine.experts_efficiency - 1
         flops = demand.layer_flops(kind, b) + slower_experts * demand.expert_flops(kind, b)
-        return flops / self.flops + b * demand.attention_flops() / self.head_flops
+        return flops / self.flops + b * demand.attention_flops(kind) / self.head_flops
 
-    def besides_seconds(self, demand: Demand, kind: Kind, b: Any, t: int) -> Any:
+    def besides_seconds(self, kind: LayerKind, b: Any, t: int) -> Any:
         """Seconds of one layer in which nothing is computed: attention scores and rows of experts are moved."""
-        moved = demand.expert_bytes(kind, b, t)
+        moved = self.demand.expert_bytes(kind, b, t)
         if self.engine.score_bytes:
-            moved = moved + demand.score_bytes(self.engine.score_bytes, b) / t
-        visits = kind == "ordinary" and demand.model.has_experts
-        return moved / self.bandwidth + visits * self.engine.experts_overhead_us * 1e-6
+            moved = moved + self.demand.score_bytes(kind, self.engine.score_bytes, b) / t
+        return moved / self.bandwidth + bool(kind.routed) * self.engine.experts_overhead_us * 1e-6
 
     def slower(self, compute: Any, move: Any) -> Any:
         """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
@@ -436,15 +417,17 @@ def _bytes_per_s(engine: Engine, gpu: GPUFacts) -> float:
     return gpu.memory_bandwidth_gb_per_s * share * gpu.memory_factor * 1e9
 
 
-def moved_bytes(engine: Engine, demand: Demand, kind: Kind, b: Any, t: int) -> tuple[Any, Any, Any]:
+def moved_bytes(
+    engine: Engine, demand: Demand, kind: LayerKind, b: Any, t: int
+) -> tuple[Any, Any, Any]:
     """Weights, keys and values, and activations of a layer on one of t GPUs, as if all were read at one speed.
 
-    Integers, and keys and values, are read more slowly, and so count for more.
+    Integers and 4-bit floats, and keys and values, are read more slowly, and so count for more.
     """
-    model = demand.model
-    integers = engine.integer_efficiency if model.precision in ("int8", "int4") else 1.0
+    read_slowly = demand.model.precision in ("int8", "int4", "nvfp4", "mxfp4")
+    share = engine.integer_efficiency if read_slowly else 1.0
     return (
-        demand.layer_weight_bytes(kind, b) / (t * integers),
-        demand.kv_bytes(b) / (min(t, model.kv_parts) * engine.kv_efficiency),
+        demand.layer_weight_bytes(kind, b) / (t * share),
+        demand.kv_bytes(kind, b, t) / engine.kv_efficiency,
         demand.activation_bytes(b) / t,
     )

@@ -148,16 +148,17 @@ class Traversal:
         """
         demand, span, batch, gpus = self.demand, self.span, self.batch[0], self.degree
         flops, moved = span.last * demand.head_flops(batch), span.last * demand.head_bytes
-        for group, numbers in demand.groups(span):
-            attention = batch * group.attention_flops()
-            cache = group.kv_bytes(batch) * (group.load.phase == "decode")
-            for kind, number in numbers.items():
-                weights = group.layer_weight_bytes(kind, 1 / group.new_tokens)
-                flops += number * (group.layer_flops(kind, batch) + attention)
-                moved += number * (weights + cache)
+        for kind, number in demand.of_kinds(span):
+            cache = demand.kv_bytes(kind, batch) * (demand.load.phase == "decode")
+            weights = demand.layer_weight_bytes(kind, 1 / demand.new_tokens)
+            attention = batch * demand.attention_flops(kind)
+            flops += number * (demand.layer_flops(kind, batch) + attention)
+            moved += number * (weights + cache)
         peaks = [facts.fp16_tflop_per_s, facts.fp16_accumulate_tflop_per_s or 0.0]
         if demand.model.precision in ("fp8", "int8", "int4"):
             peaks.append(facts.fp8_tflop_per_s or 0.0)
+        elif demand.model.precision in ("nvfp4", "mxfp4"):
+            peaks.append(2 * (facts.fp8_tflop_per_s or 0.0))
         speed = facts.memory_bandwidth_gb_per_s
         among = f" on each of {gpus} GPUs" if gpus > 1 else ""
         computing = 1000 * flops / (gpus * max(peaks) * 1e12)
@@ -315,17 +316,19 @@ class TimeGroup(NamedTuple):
     experts: bool  # a mixture of experts, or dense
     layout: str | None  # ONE_GPU, TENSOR_PARALLELISM or PIPELINE
     engine: str | None
+    unmeasured: str = ""  # what no measured model has (`Transformer.unmeasured`)
 
     @property
     def words(self) -> str:
         """The group in words, such as "decode, dense, one GPU, vLLM"."""
         kind = "mixtures of experts" if self.experts else "dense"
-        return ", ".join(filter(None, (self.phase, kind, self.layout, self.engine)))
+        parts = (self.phase, kind, self.unmeasured, self.layout, self.engine)
+        return ", ".join(filter(None, parts))
 
     def widened(self) -> "list[TimeGroup]":
         """List this group, and those that it is part of: of any engine, any layout, any phase."""
         groups = [self, self._replace(engine=None), self._replace(engine=None, layout=None)]
-        return [*groups, TimeGroup(None, self.experts, None, None)]
+        return [*groups, self._replace(phase=None, layout=None, engine=None)]
 
 
 ONE_GPU, TENSOR_PARALLELISM, PIPELINE = "one GPU", "tensor parallelism", "pipeline"
@@ -344,7 +347,8 @@ def group_of(problem: Problem, engine: str, placement: Placement | None = None) 
         sizes = [len(stage.gpus) for stage in placement.stages]
     alone = TENSOR_PARALLELISM if sizes[0] > 1 else ONE_GPU
     layout = PIPELINE if len(sizes) > 1 else alone
-    return TimeGroup(problem.workload.phase, problem.model.has_experts, layout, engine)
+    model = problem.model
+    return TimeGroup(problem.workload.phase, model.has_experts, layout, engine, model.unmeasured)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,7 +395,7 @@ def band_of(group: TimeGroup, costs: Predictor) -> Band:
     for column in ("phase", "layout", "engine"):
         if (value := getattr(group, column)) is not None:
             inside &= table[column] == value
-    errors = table.loc[inside, "error"]
+    errors = table.loc[inside & (not group.unmeasured), "error"]
     if len(errors) < LEAST_TIMES:
         return Band(group=group, measurements=len(errors))
     low, high = errors.quantile([0.1, 0.9]).tolist()

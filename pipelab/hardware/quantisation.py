@@ -1,70 +1,69 @@
-"""Precisions in which a checkpoint keeps weights, keys and values: read exactly, or refused by name.
+"""Precisions in which a checkpoint keeps weights, keys and values, matrix by matrix; or refused by name.
 
-A quantisation stands in a field of `config.json`, or in a file beside it. `Transformer` has one
-precision for all matrices of the layers, and 16 bits for all else. A scheme is read if the weights
-are then as large as the checkpoint's tensors, with their scales and zeros. What is stored differently
-is refused, and so is what is not known here: nothing counts as 16 bits without a word.
+A quantisation stands in a field of `config.json`, or in a file beside it. It names modules, and how their
+weights are stored: bits, how many have one scale, and how long that is. What is not known here is refused: nothing
+counts as 16 bits without a word.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import inf, prod
+from math import ceil, inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelab.errors import InvalidData, shown
 from pipelab.fields import is_list
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import frame_of
 from pipelab.files.reading_and_writing import named, read_json
+from pipelab.hardware.layer_kinds import LayerKind, WeightTensor
 from pipelab.hardware.transformer import PRECISIONS, Transformer
 
 # Fields of config.json: of transformers and vLLM, of older compressed-tensors, of MLX.
 FIELDS = ("quantization_config", "compression_config", "quantization")
-_SIZE_TOLERANCE = 0.008  # of the checkpoint's bytes: 4 bits with a scale but no zero for 128 weights have 0.76 % less
-_KNOWN = "fp8, fbgemm_fp8, awq, gptq, compressed-tensors, modelopt, or 8 bits of bitsandbytes"
-_BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4"}
-# Model Optimizer's `quant_algo`: precision, weights with one scale (None: `group_size`, -1: a row).
-_ALGORITHMS: dict[str, tuple[str, float | None]] = {
-    "FP8": ("fp8", inf),
-    "FP8_PER_CHANNEL_PER_TOKEN": ("fp8", -1),
-    "FP8_PB_WO": ("fp8", 128 * 128),
-    "W4A16_AWQ": ("int4", None),
-}
-# compressed-tensors' formats in which weights of 8 bits have a byte each; only the last has 4 bits.
-_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", None, "pack-quantized")
-# Lists of modules that are not quantised. What they may name has 16 bits anyway, or is not counted;
-# a gate only if no more may follow, as gate_proj is a matrix.
-_LISTS = (
-    "ignore",
-    "ignored_layers",
-    "exclude_modules",
-    "modules_to_not_convert",
-    "llm_int8_skip_modules",
+_KNOWN = (
+    "fp8, fbgemm_fp8, mxfp4, awq, gptq, compressed-tensors, modelopt, or bitsandbytes in 8 bits"
 )
-_PLAIN = r"(lm_head|embed_tokens|router|norm|bias)$|vision|visual|multi_modal|audio|\bmtp\b"
+_BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4", ("float", 4): "nvfp4"}
+# compressed-tensors' formats in which weights of 8 bits have a byte each; those of 4 bits are the last.
+_FORMATS = ("float-quantized", "int-quantized", "naive-quantized", None, "pack-quantized")
+_PACKED = {"int4": "pack-quantized"}
+_PACKED |= {name: f"{name}-pack-quantized" for name in ("nvfp4", "mxfp4")}
+# Lists of modules that are not quantised.
+_LISTS = {"ignore", "ignored_layers", "exclude_modules", "modules_to_not_convert"}
+_LISTS |= {"llm_int8_skip_modules"}
 # Objects that do not say which matrices have which precision.
-_ASIDE = ("producer", "meta", "exllama_config", "config_groups")
+_ASIDE = ("producer", "meta", "exllama_config", "config_groups", "quantized_layers")
+_MIXED = "MIXED_PRECISION"
 
 
 class _StoredWeights(NamedTuple):
-    """The form in which the layers' matrices are stored, and the head, too, if `head`."""
+    """The form in which matrices are stored."""
 
     precision: str
-    group: float  # weights with one scale; -1: a row
+    rows: float  # with one scale
+    columns: float
     scale_bytes: float  # with its zero
-    head: bool
+
+    def bytes_each(self, tensor: WeightTensor) -> float:
+        """Return the bytes of each weight of a matrix, with scales."""
+        scales = max(1, ceil(tensor.rows / self.rows)) * max(1, ceil(tensor.columns / self.columns))
+        of_scales = self.scale_bytes * scales / (tensor.rows * tensor.columns)
+        return PRECISIONS[self.precision] + of_scales
 
 
 class QuantisationScheme:
     """A quantisation as a checkpoint states it."""
 
-    def __init__(self, place: str, stated: Any) -> None:
+    def __init__(self, place: str, stated: Any, beside: Mapping[str, Any] | None = None) -> None:
         self.place, self.stated = place, stated
         values = stated if isinstance(stated, Mapping) else {}
         for key in FIELDS:  # the content may stand one level deeper
             if isinstance(values.get(key), Mapping):
                 values = {k: v for k, v in values.items() if k != key} | values[key]
-        self.values: Mapping[str, Any] = values
+        self.values: Mapping[str, Any] = {**(beside or {}), **values}
         self.method = str(values.get("quant_method")).lower().replace("_tensors", "-tensors")
         if {"quant_algo", "kv_cache_quant_algo"} & set(values):
             self.method = "modelopt"
@@ -72,7 +71,7 @@ class QuantisationScheme:
     def error(self, key: str, value: Any, expected: str, option: str = "precision") -> InvalidData:
         """Make an error that names file, field, value, and the argument that helps."""
         choice = {
-            "precision": '"bf16", "fp8", "int8" or "int4", the nearest,',
+            "precision": '"bf16", "fp8", "int8", "int4", "nvfp4" or "mxfp4", the nearest,',
             "kv_precision": '"bf16", "fp8" or "int8"',
         }
         place = f"{self.place}, {named(key)}" if key else self.place
@@ -94,28 +93,62 @@ class QuantisationScheme:
             precision = name
         return precision
 
-    def precision(self, model: Transformer) -> str | None:
-        """Return that of the layers' matrices, if this model then has the right size; None: nothing is said."""
+    def stored(self, model: Transformer) -> Transformer | None:
+        """Return the model with every matrix as it is stored; None: nothing is said of weights."""
         if not isinstance(self.stated, Mapping):
             raise self.error("", self.stated, "expected an object with quant_method")
-        stored, groups = self._stored(), self.values.get("config_groups")
-        if stored is None:
+        default, head = self._default()
+        rules = [(_pattern([name], self.error), form) for name, form in self._of_modules()]
+        if default is None and not rules:
             return None
-        if groups is not None and self._compressed().precision != stored.precision:
-            raise self.error("config_groups", groups, f"expected those of {stored.precision}")
         self._refuse_other_modules()
-        self._refuse_other_size(stored, replace(model, precision=stored.precision))
-        return stored.precision
+        # With a form for each module, what is in no list is stored as before.
+        listed = [] if self._mixed else list(self._left_out())
+        left_out = _pattern(listed, self.error)
 
-    def _stored(self) -> _StoredWeights | None:
+        def form_of(module: str) -> _StoredWeights | None:
+            if left_out.match(module):
+                return None
+            return next((form for pattern, form in rules if pattern.match(module)), default)
+
+        weights: Counter[str] = Counter()
+
+        def as_stored(tensor: WeightTensor, layer: int) -> WeightTensor:
+            form = None if tensor.kept else form_of(f"model.layers.{layer}.{tensor.module}")
+            weights[form.precision if form else "bf16"] += tensor.size
+            each = form.bytes_each(tensor) if form else model.kept_bytes
+            return replace(tensor, bytes_each=each)
+
+        as_kinds = []
+        for layer, number in enumerate(model.kind_of_layer):
+            kind = model.layer_kinds[number]
+            tensors = tuple(as_stored(tensor, layer) for tensor in kind.tensors)
+            as_kinds.append(replace(kind, tensors=tensors))
+        quantised = (head or rules) and not model.tied_embeddings
+        of_head = form_of("lm_head") if quantised else None
+        matrix = WeightTensor(module="lm_head", rows=model.vocab, columns=model.d_model)
+        each = of_head.bytes_each(matrix) if of_head else None
+        ((precision, _),) = weights.most_common(1)
+        kinds = fields_of_kinds(as_kinds)
+        return replace(model, precision=precision, head_bytes_each=each, **kinds)
+
+    @property
+    def _mixed(self) -> bool:
+        return str(self.values.get("quant_algo")).upper() == _MIXED
+
+    def _default(self) -> tuple[_StoredWeights | None, bool]:
+        """Read how modules are stored that no rule names, and whether the head is among them; None: in 16 bits."""
         get, values = self.values.get, self.values
+        if self._mixed:
+            block = get("weight_block_size")
+            return block and self._form("fp8", "weight_block_size", block, 4), False
         if self.method.startswith("modelopt"):
-            return self._of_algorithm(get("quant_algo"))
+            return self._of_algorithm(get("quant_algo"), self.values), True
         if self.method in ("fp8", "fbgemm_fp8"):
             block = get("weight_block_size")
-            return _StoredWeights(
-                "fp8", self._group("weight_block_size", block), 4, self._has_head()
-            )
+            return self._form("fp8", "weight_block_size", block, 4), self._listed
+        if self.method == "mxfp4":
+            return self._form("mxfp4", "group_size", 32, 1), self._listed
         if self.method == "awq" or (self.method == "none" and "w_bit" in values):
             return self._grouped(get("bits", get("w_bit")), get("group_size", get("q_group_size")))
         if self.method == "gptq" or (self.method == "none" and "desc_act" in values):
@@ -125,129 +158,147 @@ class QuantisationScheme:
             return self._grouped(get("bits"), get("group_size"))
         if self.method == "compressed-tensors":
             # without groups, keys and values alone are quantised
-            return None if get("config_groups") == {} else self._compressed()
+            groups = [] if get("config_groups") == {} else list(self._groups())
+            of_all = [form for targets, form in groups if targets == ["Linear"]]
+            return (of_all[0] if of_all else None), True
         bits = (get("load_in_8bit"), get("load_in_4bit") or False)
         if self.method == "bitsandbytes" and bits == (True, False):
-            return _StoredWeights("int8", -1, 4, self._has_head())
+            return self._form("int8", "", -1, 4), self._listed
         raise self.error("quant_method", get("quant_method"), f"expected {_KNOWN}")
 
-    def _of_algorithm(self, algorithm: Any) -> _StoredWeights | None:
+    def _of_modules(self) -> Iterator[tuple[str, _StoredWeights]]:
+        """Read rules that name modules: Model Optimizer's, or groups of compressed-tensors with targets."""
+        layers = self.values.get("quantized_layers")
+        if self._mixed:
+            if not isinstance(layers, Mapping) or not layers:
+                raise self.error("quantized_layers", layers, "expected an object with modules")
+            for name, given in layers.items():
+                stated = given if isinstance(given, Mapping) else {}
+                form = self._of_algorithm(stated.get("quant_algo"), stated)
+                if form is not None:
+                    yield name, form
+        elif self.method == "compressed-tensors" and self.values.get("config_groups") != {}:
+            for targets, form in self._groups():
+                yield from ((name, form) for name in targets if targets != ["Linear"])
+        elif self.values.get("expert_dtype") == "fp4":  # beside the quantisation of DeepSeek-V4
+            yield "*.experts.*", self._form("mxfp4", "", 32, 1)
+
+    def _of_algorithm(self, algorithm: Any, values: Mapping[str, Any]) -> _StoredWeights | None:
         said = {key for key, value in self.values.items() if value and "kv_cache" not in key}
         if algorithm is None and "quant_algo" in self.values and said <= {"producer", *_LISTS}:
             return None  # keys and values alone
-        if not isinstance(algorithm, str) or algorithm.upper() not in _ALGORITHMS:
-            raise self.error("quant_algo", algorithm, f"expected one of {', '.join(_ALGORITHMS)}")
-        precision, group = _ALGORITHMS[algorithm.upper()]
+        known = frame_of(data_dir() / "quantisations.csv", "algorithm")
+        if not isinstance(algorithm, str) or algorithm.upper() not in known.index:
+            raise self.error("quant_algo", algorithm, f"expected one of {', '.join(known.index)}")
+        row = known.loc[algorithm.upper()]
+        precision, per_scale = str(row["precision"]), str(row["weights_per_scale"])
+        group: Any = {"tensor": inf, "row": -1, "128x128": [128, 128]}.get(per_scale)
         if group is None:
-            group = self._group("group_size", self.values.get("group_size"))
-        return _StoredWeights(precision, group, 2 if precision == "int4" else 4, self._has_head())
+            stated = values.get("group_size", 16 if precision == "nvfp4" else None)
+            group = stated if per_scale == "group_size" else int(per_scale)
+        return self._form(precision, "group_size", group, float(row["scale_bytes"]))
 
-    def _grouped(self, bits: Any, group: Any) -> _StoredWeights:
+    def _grouped(self, bits: Any, group: Any) -> tuple[_StoredWeights, bool]:
         """Read AWQ's and GPTQ's: a scale of 16 bits and a zero as long as a weight for every group."""
         precision = self._named("bits", "int", bits)
         head = bool(self.values.get("lm_head"))
-        return _StoredWeights(
-            precision, self._group("group_size", group), 2 + PRECISIONS[precision], head
-        )
+        return self._form(precision, "group_size", group, 2 + PRECISIONS[precision]), head
 
-    def _compressed(self) -> _StoredWeights:
+    def _groups(self) -> Iterator[tuple[list[str], _StoredWeights]]:
         groups = self.values.get("config_groups")
         if not isinstance(groups, Mapping) or not groups:
             raise self.error("config_groups", groups, "expected an object with groups")
-        stored = {self._of_group(f"config_groups.{key[:40]}", one) for key, one in groups.items()}
-        if len(stored) > 1:
-            precisions = sorted({one.precision for one in stored})
-            raise self.error("config_groups", precisions, "expected one precision in equal groups")
-        return stored.pop()
+        for key, one in groups.items():
+            yield self._of_group(f"config_groups.{key[:40]}", one)
 
-    def _of_group(self, place: str, group: Any) -> _StoredWeights:
+    def _of_group(self, place: str, group: Any) -> tuple[list[str], _StoredWeights]:
         weights = group.get("weights") if isinstance(group, Mapping) else None
         if not isinstance(weights, Mapping):
             raise self.error(place, group, "expected one with weights")
         get, targets = weights.get, group.get("targets", ["Linear"])
-        if targets != ["Linear"]:
-            raise self.error(f"{place}.targets", targets, "expected ['Linear'], all matrices")
+        if not is_list(targets) or not all(isinstance(name, str) for name in targets):
+            raise self.error(f"{place}.targets", targets, "expected a list of modules")
         precision = self._named("num_bits", get("type"), get("num_bits"))
         form = group.get("format") or self.values.get("format")
-        if form not in (_FORMATS[-1:] if precision == "int4" else _FORMATS):
+        if precision == "nvfp4" and form == _PACKED["mxfp4"]:
+            precision = "mxfp4"
+        if form not in ((_PACKED[precision],) if precision in _PACKED else _FORMATS):
             raise self.error("format", form, f"expected that of {precision}")
         size = get("block_structure") or get("group_size")
-        group_size = inf if get("strategy") == "tensor" else self._group("group_size", size)
+        size = inf if get("strategy") == "tensor" else size
         zero = PRECISIONS[precision] if get("symmetric") is False else 0
-        return _StoredWeights(precision, group_size, 2 + zero, self._has_head())
+        of_scale = 1 if precision in ("nvfp4", "mxfp4") else 2 + zero
+        return list(targets), self._form(precision, "group_size", size, of_scale)
+
+    def _form(self, precision: str, key: str, size: Any, scale_bytes: float) -> _StoredWeights:
+        """Read how many weights have one scale: a number, a block's two, or none for a row."""
+        if size == inf:
+            return _StoredWeights(precision, inf, inf, scale_bytes)
+        of_row = [1, inf if size in (None, -1) else size]
+        sizes = size if is_list(size) and len(size) == 2 else of_row
+        if not all(one == inf or _whole(one) for one in sizes):
+            expected = "expected a whole number, or -1 for a row, or two for a block"
+            raise self.error(key, size, expected)
+        return _StoredWeights(precision, float(sizes[0]), float(sizes[1]), scale_bytes)
 
     def _named(self, key: str, kind: Any, bits: Any) -> str:
         if not isinstance(kind, str) or (kind, _whole(bits)) not in _BITS:
             raise self.error(key, bits, "expected 4 or 8 bits as whole numbers, or 8 as float")
         return _BITS[kind, bits]
 
-    def _group(self, key: str, size: Any) -> float:
-        """Read how many weights have one scale: a number, a block's two, or none for a row."""
-        sizes = size if is_list(size) and len(size) == 2 else [size]
-        if size in (None, -1) or all(map(_whole, sizes)):
-            return -1 if size in (None, -1) else prod(sizes)
-        raise self.error(key, size, "expected a whole number, or -1 for a row, or two for a block")
-
-    def _left_out(self) -> Iterator[tuple[str, Any]]:
-        """List all modules that a list names, with the list's key, whatever that is."""
+    def _left_out(self) -> Iterator[Any]:
+        """List all modules that a list names, whatever the list's key is."""
         for key, names in self.values.items():
             if key in _LISTS and names is not None and not is_list(names):
                 raise self.error(key, names, "expected a list of modules")
             of_names = is_list(names) and any(_whole(name) != name for name in names)
             if of_names and "kv_cache" not in key:
-                yield from ((key, name) for name in names)
+                yield from names
 
-    def _has_head(self) -> bool:
-        """Whether the head is quantised: no list leaves it out, and nobody does without a list."""
-        unlisted = all(self.values.get(key) is None for key in _LISTS)
-        if unlisted and self.method in ("fp8", "fbgemm_fp8", "bitsandbytes"):
-            return False
-        return not any(_bare(name).endswith("lm_head") for _, name in self._left_out())
+    @property
+    def _listed(self) -> bool:
+        """Whether a list names what is not quantised; without one, the head is not."""
+        return any(self.values.get(key) is not None for key in _LISTS)
 
     def _refuse_other_modules(self) -> None:
-        """Refuse matrices of the layers that have another precision."""
-        for key, name in self._left_out():
-            if not isinstance(name, str) or not _has_16_bits_anyway(name):
-                raise self.error(key, name, "expected every matrix of the layers in few bits")
+        """Refuse what may give some matrices a form that is not known here."""
         for key, value in self.values.items():
             nested = isinstance(value, Mapping) and value.get("format") != "dense"  # not sparse
-            of_some = nested or key.endswith("_quant_algo")
-            if value and of_some and key not in _ASIDE and "kv_cache" not in key:
-                raise self.error(key, value, "expected one precision for all matrices")
+            of_some = nested or (key.endswith("_quant_algo") and not self._mixed)
+            several = is_list(value) and any(map(is_list, value))
+            unknown = key not in _ASIDE or (key == "quantized_layers" and not self._mixed)
+            named_otherwise = "kv_cache" in key or key in _LISTS or key.endswith("block_size")
+            if value and (of_some or several) and unknown and not named_otherwise:
+                raise self.error(key, value, "expected forms of matrices that are known here")
 
-    def _refuse_other_size(self, stored: _StoredWeights, model: Transformer) -> None:
-        layers, bytes_per_weight = range(model.layers), model.weight_bytes
-        group = model.d_model if stored.group == -1 else stored.group
-        bytes_with_scale = PRECISIONS[model.precision] + stored.scale_bytes / group
-        counted, plain = model.weight_gb(layers), replace(model, precision="bf16").weight_gb(layers)
-        matrices = (plain - counted) / (PRECISIONS["bf16"] - bytes_per_weight)  # 10^9 weights
-        gb = counted + matrices * (bytes_with_scale - bytes_per_weight)
-        kept = 0 if model.tied_embeddings else model.kept_bytes
-        head = stored.head * model.vocab * model.d_model / 1e9 * (bytes_with_scale - kept)
-        sizes = {"group_size": (stored.group, gb), "lm_head": ("in few bits", gb + head)}
-        for key, (value, there) in sizes.items():
-            if abs(counted / there - 1) > _SIZE_TOLERANCE:
-                expected = f"expected {counted:.4g} GB of weights, as {model.precision} has"
-                raise self.error(key, value, f"{expected}, and not {there:.4g}")
+
+def fields_of_kinds(kinds: Sequence[LayerKind]) -> dict[str, Any]:
+    """Return the fields of `Transformer` that say of which kind each layer is; the commonest is the ordinary one."""
+    ordered = [kind for kind, _ in Counter(kinds).most_common()]
+    return {"kinds": tuple(ordered), "pattern": tuple(map(ordered.index, kinds))}
+
+
+def _pattern(names: Sequence[Any], error: Callable[..., InvalidData]) -> re.Pattern[str]:
+    """Compile what a list of modules means: names or ends of names, with what is below, or patterns of either sort."""
+    parts = []
+    for name in names:
+        if not isinstance(name, str):
+            raise error("modules", name, "expected names of modules")
+        if name.startswith("re:"):
+            parts.append(name[3:])
+            continue
+        bare = re.sub(r"^((model|language_model|backbone)\.)+", "", name)
+        glob = re.escape(bare).replace(r"\*", ".*")
+        parts.append(rf"(.*\.)?{glob}(\..*)?$")
+    try:
+        return re.compile("|".join(f"(?:{part})" for part in parts) or r"(?!)")
+    except (re.error, OverflowError) as wrong:
+        raise error("modules", shown(str(wrong)), "expected patterns that can be read") from None
 
 
 def _whole(value: Any) -> int:
     """Return a whole number above 0; else 0."""
     return value if type(value) is int and 0 < value <= 10**9 else 0
-
-
-def _bare(name: Any) -> str:
-    """Return a module's name without what makes it a pattern."""
-    return re.sub(r"^re:|\.\*|[\\^$*]", "", str(name)).rstrip(".")
-
-
-def _has_16_bits_anyway(name: str) -> bool:
-    """Whether all that a name or pattern can mean is not counted in the layers' precision."""
-    closed = not name.endswith("*") and (not name.startswith("re:") or name.endswith("$"))
-    several = re.search(r"[|()\[\]{}+?]", name)
-    return not several and bool(
-        re.search(_PLAIN, _bare(name)) or (closed and _bare(name).endswith("gate"))
-    )
 
 
 def schemes_of(path: Path, config: Mapping[str, Any]) -> list[QuantisationScheme]:
@@ -257,7 +308,10 @@ def schemes_of(path: Path, config: Mapping[str, Any]) -> list[QuantisationScheme
     quantize_config.json or quant_config.json; of `X_config.json`, those that begin with "X_".
     """
     stated = [key for key in FIELDS if config.get(key) is not None]
-    of_fields = [QuantisationScheme(f"{named(path)}, field {key!r}", config[key]) for key in stated]
+    experts = {key: config[key] for key in ("expert_dtype",) if key in config}
+    of_fields = [
+        QuantisationScheme(f"{named(path)}, field {key!r}", config[key], experts) for key in stated
+    ]
     prefix = path.name.removesuffix("config.json") if path.name.endswith("config.json") else ""
     beside = [other for other in path.parent.glob("*quant*.json") if other.name != path.name]
     mine = sorted(other for other in beside if other.name.startswith(prefix))
@@ -267,12 +321,12 @@ def schemes_of(path: Path, config: Mapping[str, Any]) -> list[QuantisationScheme
 def agreed(
     schemes: Sequence[QuantisationScheme],
     option: str,
-    read: Callable[[QuantisationScheme], str | None],
-) -> str | None:
-    """Return the one precision that is read from the schemes which say something; None if none does."""
-    by_precision = {name: scheme for scheme in schemes if (name := read(scheme)) is not None}
-    if len(by_precision) > 1:
-        *_, last = by_precision.values()
-        expected = "expected one precision in all places"
-        raise last.error("", sorted(by_precision), expected, option)
-    return next(iter(by_precision), None)
+    read: Callable[[QuantisationScheme], Any],
+    named_by: Callable[[Any], str] = str,
+) -> Any:
+    """Return what the first scheme says that says something, if all that do name one precision; else None."""
+    said = [(scheme, value) for scheme in schemes if (value := read(scheme)) is not None]
+    precisions = sorted({named_by(value) for _, value in said})
+    if len(precisions) > 1:
+        raise said[-1][0].error("", precisions, "expected one precision in all places", option)
+    return said[0][1] if said else None

@@ -37,8 +37,9 @@ from pipelab.hardware.pass_times import Demand, Hardware, Span, moved_bytes
 from pipelab.hardware.published_times import Band, band_of, group_of
 from pipelab.hardware.serving_engines import Engine, load_engines
 from pipelab.hardware.training_memory import (
-    ADAM_BYTES,
+    OPTIMIZER_BYTES,
     UPDATE_BYTES,
+    WEIGHT_BYTES,
     Recompute,
     activation_bytes,
     head_bytes,
@@ -329,27 +330,6 @@ class Roofline(CostModel):
                 problem = ("gpu.type", kind.type, nearest(kind.type, self.gpus))
                 raise InvalidValue("Roofline", [problem])
         return Hardware.of(self.constants, self.gpus, demand, kinds)
-
-    def with_speed(self, gpu_type: str, speed: float) -> Self:
-        """Return the same cost model with one type of GPU faster by a factor, in computing and in moving bytes.
-
-        Parameters
-        ----------
-        gpu_type : str
-            One of `gpu_types`.
-        speed : float
-            Above 0.
-
-        Returns
-        -------
-        Roofline
-            What the engine adds to every layer and step stays.
-        """
-        facts = self.gpus[gpu_type]
-        peaks = ("fp16_tflop_per_s", "fp16_accumulate_tflop_per_s", "fp8_tflop_per_s")
-        known = {n: getattr(facts, n) for n in (*peaks, "memory_bandwidth_gb_per_s")}
-        faster = replace(facts, **{n: x * speed for n, x in known.items() if x is not None})
-        return replace(self, gpus={**self.gpus, gpu_type: faster})
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -728,11 +708,11 @@ class Roofline(CostModel):
         ('layer', True)
         """
         demand, engine, b = Demand(model, workload), self.constants, workload.batch_size
-        hardware = self.hardware(demand, [gpu]).take(0)
-        sizes = moved_bytes(engine, demand, "ordinary", b, 1)
+        hardware, ordinary = self.hardware(demand, [gpu]).take(0), model.layer_kinds[0]
+        sizes = moved_bytes(engine, demand, ordinary, b, 1)
         weights, cached, activations = (size / hardware.bandwidth for size in sizes)
-        computing = hardware.computing_seconds(demand, "ordinary", b)
-        besides = hardware.besides_seconds(demand, "ordinary", b, 1)
+        computing = hardware.computing_seconds(ordinary, b)
+        besides = hardware.besides_seconds(ordinary, b, 1)
         overhead = engine.layer_overhead_us * 1e-6 + besides
         seconds = {
             "computing": computing,
@@ -1014,9 +994,8 @@ def _stages(
     bytes_per_parameter: float | None = None,
 ) -> np.ndarray:
     """Return the fields of `TrainingCost`, one number for one span, or an array for many."""
-    if bytes_per_parameter is None:
-        bytes_per_parameter = ADAM_BYTES + _gradient_bytes(costs)
-    checked_value("training_cost", "bytes_per_parameter", bytes_per_parameter, NotNegative)
+    if bytes_per_parameter is not None:
+        checked_value("training_cost", "bytes_per_parameter", bytes_per_parameter, NotNegative)
     model, load = dimensions_of(problem.model), replace(problem.workload, phase="training")
     demand, gpus = Demand(model, load), tuple(problem.cluster.gpus[g] for g in ids)
     # No sequence is shared: the GPU with most whole sequences counts, or a slower one with fewer.
@@ -1028,38 +1007,40 @@ def _stages(
         shared[t] = (load.batch_size * t / len(gpus),) * len(gpus)
     if not shared:  # GPUs that share no batch and cannot cut layers are no stage
         return np.full((len(TrainingCost._fields), *np.shape(span.layers)), np.inf)
-    modes, busy = [], []
+    modes, busy, sharded = [], [], costs.constants.sequence_parallel
     for t, shares in shared.items():
         whole = [float(whole_sequences(share)) for share in shares]
         times = [
-            gradients(costs, demand, gpu, span, b, t, demand.stored_bytes(span, b, t))
+            gradients(costs, demand, gpu, span, b, t, demand.stored_bytes(span, b, t, sharded))
             for gpu, b in dict.fromkeys(zip(gpus, whole, strict=True))
             if b > 0
         ]
         forward, back, weight = (np.maximum.reduce(column) for column in zip(*times, strict=True))
         busy.append(forward + back + weight)
         tokens = max(whole) * load.sequence_length
-        kept = _kept(model, span, tokens, load.sequence_length, t, recompute)
+        cut = {"degree": t, "sequence_parallel": sharded}
+        kept = _kept(model, span, tokens, load.sequence_length, recompute, cut)
         if recompute == "full":
             back = back + forward
         step = _step(costs, demand, problem, ids, t, parameters / t)
-        state = parameters / t * bytes_per_parameter / 1e9
+        each = bytes_per_parameter
+        if each is None:
+            each = WEIGHT_BYTES + _gradient_bytes(costs) + OPTIMIZER_BYTES / _shards(costs, ids, t)
+        state = parameters / t * each / 1e9
         modes.append(np.stack(np.broadcast_arrays(forward, back, weight, step, state, *kept)))
     best = np.argmin(np.stack(busy), axis=0)
     return np.take_along_axis(np.stack(modes), best[None, None], axis=0)[0]
 
 
 def _kept(
-    model: Transformer, span: Span, tokens: float, sequence: int, degree: int, recompute: Recompute
+    model: Transformer, span: Span, tokens: float, sequence: int, recompute: Recompute, cut: Any
 ) -> tuple[Any, Any, float]:
     """GB of activations until the input gradient, from there to the weight gradient, and once."""
-    one_layer = activation_bytes(
-        model, tokens, sequence=sequence, recompute=recompute, degree=degree
-    )
-    head = span.last * head_bytes(model, tokens, degree)
+    one_layer = activation_bytes(model, tokens, sequence=sequence, recompute=recompute, **cut)
+    head = span.last * head_bytes(model, tokens, **cut)
     # Not recomputed: of one layer all is there again while its backward runs, and what weight
     # gradients need stays until they run.
-    stored = activation_bytes(model, tokens, sequence=sequence, degree=degree)
+    stored = activation_bytes(model, tokens, sequence=sequence, **cut)
     return (
         (span.layers * one_layer + head) / 1e9,
         (span.layers * weight_share(model) * stored + head) / 1e9,
@@ -1114,16 +1095,10 @@ def training_flops(model: Transformer, load: Workload) -> float:
 
 def _forward_flops(demand: Demand, span: Span, b: float) -> tuple[Any, Any]:
     """FLOPs of matrices, and of causal attention, in a forward of b sequences."""
-    matrices = (
-        (span.layers - span.dense) * demand.layer_flops("ordinary", b)
-        + span.dense * demand.layer_flops("dense", b)
-        + span.last * demand.head_flops(b)
-    )
-    pairs = sum(
-        sum(numbers.values()) * b * group.attention_flops()
-        for group, numbers in demand.groups(span)
-    )
-    return matrices, pairs
+    kinds = list(demand.of_kinds(span))
+    matrices = sum(number * demand.layer_flops(kind, b) for kind, number in kinds)
+    pairs = sum(number * b * demand.attention_flops(kind) for kind, number in kinds)
+    return matrices + span.last * demand.head_flops(b), pairs
 
 
 def _gradient_bytes(costs: Roofline) -> float:
@@ -1150,10 +1125,17 @@ def _step(
     slowest = min(
         float(costs.hardware(demand, [gpu]).take(0).bandwidth) for gpu in dict.fromkeys(gpus)
     )
-    update, gradient = update_seconds(costs, slowest, parameters), _gradient_bytes(costs)
-    replicas = len(gpus) // degree
+    replicas, shards = len(gpus) // degree, _shards(costs, ids, degree)
+    update = update_seconds(costs, slowest, parameters / shards)
     if replicas == 1:
         return update
     link = min(cluster.bandwidth_between(i, j) for i in ids for j in ids if i != j)
-    ring = 2 * (replicas - 1) / replicas * parameters * gradient / (link * 1e9) if link else np.inf
+    # Gradients are added up, and come back to all; or a part to each, whose updated weights then go to all.
+    sent = _gradient_bytes(costs) + (WEIGHT_BYTES if shards > 1 else _gradient_bytes(costs))
+    ring = (replicas - 1) / replicas * parameters * sent / (link * 1e9) if link else np.inf
     return update + ring
+
+
+def _shards(costs: Roofline, ids: Sequence[int], degree: int) -> int:
+    """Count the copies of a stage's layers that divide the optimizer's state; 1 if each holds all of it."""
+    return len(ids) // degree if costs.constants.shards_optimizer else 1

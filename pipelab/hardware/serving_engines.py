@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Le
 
-from pipelab.fields import Count, NotNegative, Positive, Share, checked, described
+from pipelab.fields import Count, Flag, NotNegative, Positive, Share, checked, described
 from pipelab.files.csv_rows import bundled_by_name, read_by_name
 from pipelab.files.reading_and_writing import path_of
 
@@ -75,6 +75,10 @@ class Engine:
     gradient_bytes : float, optional
         Bytes per parameter of the gradients that microbatches add up to: 2 in bf16, 4 in fp32.
         None: the engine does not train.
+    sequence_parallel : bool
+        In training: whether GPUs that cut a layer also divide the tokens of what lies between its matrices.
+    shards_optimizer : bool
+        In training: whether the copies of a stage divide the optimizer's state among them (ZeRO-1).
     basis : str
         Where these numbers come from.
 
@@ -108,6 +112,8 @@ class Engine:
     prompts_ahead: Overlap = 0.0
     activation_moves: NotNegative = 0.0
     gradient_bytes: Positive | None = None
+    sequence_parallel: Flag = False
+    shards_optimizer: Flag = False
     basis: str = ""
 
 

@@ -28,7 +28,7 @@ RECOMPUTE = ("none", "selective", "full")
 
 # Per parameter, besides its gradient: the weight in bf16; master weight and both moments of Adam in
 # fp32. A step reads the gradient, reads and writes three numbers in fp32, and writes the weight.
-ADAM_BYTES = 2 + 3 * 4
+WEIGHT_BYTES, OPTIMIZER_BYTES = 2, 3 * 4
 UPDATE_BYTES = 2 * 3 * 4 + 2
 
 
@@ -112,9 +112,12 @@ def _block(model: Transformer, gate: bool) -> float:
     return 2 * (4 if gate else 2) * model.block_width
 
 
-def head_bytes(model: Transformer, tokens: float, degree: int = 1) -> float:
+def head_bytes(
+    model: Transformer, tokens: float, degree: int = 1, sequence_parallel: bool = False
+) -> float:
     """Return the bytes that the head keeps of a microbatch: the inputs of norm and matrix, and logits in fp32."""
-    return tokens * (4 * model.d_model + 4 * model.vocab / degree)
+    shared = degree if sequence_parallel else 1
+    return tokens * (4 * model.d_model / shared + 4 * model.vocab / degree)
 
 
 def weight_share(model: Transformer, *, gate: bool = True, dropout: bool = False) -> float:

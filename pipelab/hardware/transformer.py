@@ -5,19 +5,20 @@ the last one's the head, so not all layers are identical.
 """
 
 from dataclasses import field, replace
-from typing import Literal
 
 from pipelab.display import DataFrame, data_frame, table
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.fields import Count, Flag, Layers, Natural, checked, derived
+from pipelab.fields import Count, Flag, Layers, Natural, Positive, checked, derived
+from pipelab.hardware.layer_kinds import Formulas, LayerKind, Lookback, shared_parts
 from pipelab.problem import ModelLike
 from pipelab.spans import Spans, spans_from_factors
 
 # bytes per element
-PRECISIONS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
-# Of weights in 4 bits: every group of 128 has a scale of 16 bits and a zero of 4 (AWQ, GPTQ).
-INT4_GROUP = 128
-INT4_BYTES = 0.5 + (2.0 + 0.5) / INT4_GROUP
+PRECISIONS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
+PRECISIONS |= dict.fromkeys(("int4", "nvfp4", "mxfp4"), 0.5)
+# With scales: in int4, every group of 128 has one of 16 bits and a zero of 4 (AWQ, GPTQ); in NVIDIA's 4-bit floats
+# every 16 have one of 8 bits, in those of the Open Compute Project (OCP Microscaling Formats, 1.0) every 32.
+_SCALES = {"int4": (2.0 + 0.5) / 128, "nvfp4": 1.0 / 16, "mxfp4": 1.0 / 32}  # bytes per weight
 
 
 @checked
@@ -87,10 +88,19 @@ class Transformer(ModelLike):
     latent : LatentAttention, optional
         Where keys and values are kept as one short vector.
     precision, kv_precision : str
-        Of weights, and of keys and values: "fp32", "bf16", "fp16", "fp8", "int8" or "int4".
-        Activations have 2 bytes. Below 16 bits, `precision` is that of the layers' matrices:
+        Of weights, and of keys and values: "fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4" or
+        "mxfp4". Activations have 2 bytes. Below 16 bits, `precision` is that of the layers' matrices:
         embedding, head, norms, biases and routers stay at 16 bits, and "int4" has a scale and a zero
         for every group of 128 weights (see Notes).
+    kinds : tuple of LayerKind
+        Where layers differ by more than experts and windows: their kinds, the ordinary one first. Then
+        the fields above say what an ordinary layer has, and weights come from the kinds.
+    pattern : tuple of int
+        With `kinds`, the number of each layer's kind.
+    last_parameters : int
+        Parameters beside the last norm that no other field counts.
+    head_bytes_each : float, optional
+        Bytes of a weight of the head with its scales, where a checkpoint quantises it.
 
     Raises
     ------
@@ -113,8 +123,8 @@ class Transformer(ModelLike):
     >>> llama = pl.load_model("Llama-3-70B")
     >>> f"{llama.parameters():,}"
     '70,553,706,496'
-    >>> llama.kv_elements  # per token and layer: 2 × 8 heads × 128
-    2048
+    >>> llama.kv_bytes  # per token and layer: 2 bytes × 2 × 8 heads × 128
+    4096.0
     """
 
     name: str
@@ -139,6 +149,10 @@ class Transformer(ModelLike):
     latent: LatentAttention | None = None
     precision: str = "bf16"
     kv_precision: str = "bf16"
+    kinds: tuple[LayerKind, ...] = ()
+    pattern: tuple[Natural, ...] = ()
+    last_parameters: Natural = 0
+    head_bytes_each: Positive | None = None
 
     def __post_init__(self) -> None:
         problems: list[tuple[str, object, str]] = []
@@ -164,6 +178,10 @@ class Transformer(ModelLike):
             if self.full_layers[-1] >= self.layers:
                 expected = f"expected numbers from 0 to {self.layers - 1}"
                 problems.append(("full_layers", self.full_layers[-1], expected))
+        numbers = set(range(len(self.kinds)))
+        if len(self.pattern) != self.layers * bool(numbers) or not numbers.issuperset(self.pattern):
+            expected = f"expected the number of one of {len(numbers)} kinds for each layer"
+            problems.append(("pattern", self.pattern, expected))
         if problems:
             raise InvalidValue("Transformer", problems)
 
@@ -177,22 +195,38 @@ class Transformer(ModelLike):
     @derived
     def layer_weight_gb(self) -> float:
         """Weights of one ordinary layer (with experts, where there are any), in 10^9 bytes."""
-        return self.layer_bytes() / 1e9
+        return self._kind_bytes[0] / 1e9
 
     @property
     def weight_bytes(self) -> float:
         """Bytes per weight of the layers' matrices, scales included."""
-        return INT4_BYTES if self.precision == "int4" else PRECISIONS[self.precision]
+        return PRECISIONS[self.precision] + _SCALES.get(self.precision, 0.0)
 
     @property
     def kept_bytes(self) -> float:
         """Bytes per weight of what is not quantised: embedding, head, norms, biases, routers."""
         return max(2.0, PRECISIONS[self.precision])
 
-    @derived
+    @property
     def kv_bytes(self) -> float:
-        """Bytes of keys and values per token and layer."""
-        return self.kv_elements * PRECISIONS[self.kv_precision]
+        """Bytes of keys and values per token and ordinary layer."""
+        return sum(map(self.kept_of_token, self.layer_kinds[0].lookbacks))
+
+    def kept_of_token(self, lookback: Lookback) -> float:
+        """Return the bytes that a layer keeps of one token for this lookback.
+
+        Parameters
+        ----------
+        lookback : Lookback
+            Of one of `layer_kinds`.
+
+        Returns
+        -------
+        float
+            In bytes.
+        """
+        each = lookback.bytes_each
+        return lookback.numbers * (PRECISIONS[self.kv_precision] if each is None else each)
 
     @derived
     def has_experts(self) -> bool:
@@ -200,39 +234,9 @@ class Transformer(ModelLike):
         return self.experts > 1
 
     @property
-    def kv_elements(self) -> int:
-        """Numbers cached per token and layer."""
-        if self.latent:
-            return self.latent.kv_rank + self.latent.rope_dim
-        return 2 * self.kv_heads * self.head_dim
-
-    @property
     def kv_parts(self) -> int:
         """Into how many parts tensor parallelism can cut the cache."""
-        return 1 if self.latent else self.kv_heads
-
-    @property
-    def attention_parameters(self) -> int:
-        """Parameters of one layer's attention."""
-        d, h, wide = self.d_model, self.head_dim, self.heads * self.head_dim
-        if self.latent:
-            q, kv, rope, value = (
-                getattr(self.latent, n) for n in ("query_rank", "kv_rank", "rope_dim", "value_dim")
-            )
-            up = self.heads * (h + rope)
-            queries = d * q + q + q * up if q else d * up  # down, norm, up
-            keys = d * (kv + rope) + kv + kv * self.heads * (h + value)
-            return queries + keys + self.heads * value * d
-        return 2 * d * wide + 2 * d * self.kv_heads * h + self._qkv_biases
-
-    @property
-    def _qkv_biases(self) -> int:
-        return (self.heads + 2 * self.kv_heads) * self.head_dim if self.qkv_bias else 0
-
-    @property
-    def expert_parameters(self) -> int:
-        """Parameters of one expert; of the whole feed-forward block where there are none."""
-        return 3 * self.d_model * (self.expert_ff or self.d_ff)
+        return max((x.parts for kind in self.layer_kinds for x in kind.lookbacks), default=1)
 
     @property
     def block_width(self) -> int:
@@ -241,15 +245,76 @@ class Transformer(ModelLike):
             return self.d_ff
         return (self.expert_ff or self.d_ff) * (self.experts_per_token + self.shared_experts)
 
-    def layer_parameters(
-        self, kind: Literal["ordinary", "dense"] = "ordinary", active: bool = False
-    ) -> int:
+    @derived
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds of its layers; the first is the ordinary one."""
+        return self.kinds or tuple(self._kind(*of) for of in self._dense_and_full)
+
+    @derived
+    def kind_of_layer(self) -> tuple[int, ...]:
+        """The number of each layer's kind; L numbers."""
+        of = [(i < self.dense_layers, i in self.full_layers) for i in range(self.layers)]
+        return self.pattern or tuple(map(self._dense_and_full.index, of))
+
+    @property
+    def _dense_and_full(self) -> list[tuple[bool, bool]]:
+        """Whether layers of each kind have no experts, and no window, in a model that has them."""
+        dense, full = ((False, True)[: 1 + bool(x)] for x in (self.dense_layers, self.full_layers))
+        return [(d, f) for f in full for d in dense]
+
+    def _kind(self, dense: bool, full: bool) -> LayerKind:
+        """Make the kind of layer with these fields' dimensions, of the parts that all families share."""
+        of_latent = vars(self.latent) if self.latent else {}
+        biases = (self.heads + 2 * self.kv_heads) * self.head_dim * self.qkv_bias
+        inner = self.expert_ff or self.d_ff
+        names = {
+            "d": self.d_model,
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head": self.head_dim,
+            "window": None if full else self.window,
+            "inner": self.d_ff if dense else inner,
+            "experts": self.experts,
+            "expert_ff": inner,
+            "shared": self.shared_experts,
+            "router_bias": int(self.router_bias),
+            "attention_vectors": biases,
+            "norms": 2 * self.d_model + self.extra_parameters,
+            "query_rank": of_latent.get("query_rank") or 0,
+            "kv_rank": of_latent.get("kv_rank"),
+            "rope": of_latent.get("rope_dim"),
+        }
+        if self.latent:
+            names["value"] = self.latent.value_dim
+        block = "routed" if self.has_experts and not dense else "gated"
+        attention = "latent" if self.latent else "attention"
+        return Formulas(names.__getitem__, shared_parts(), names).kind(
+            [attention, block, "layer_norms"]
+        )
+
+    def numbers_of_kinds(self, layers: range) -> tuple[int, ...]:
+        """Count the layers of each kind among these.
+
+        Parameters
+        ----------
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        tuple of int
+            One number for each of `layer_kinds`.
+        """
+        among = self.kind_of_layer[layers.start : layers.stop]
+        return tuple(map(among.count, range(len(self.layer_kinds))))
+
+    def layer_parameters(self, kind: LayerKind | None = None, active: bool = False) -> int:
         """Count the parameters of one layer.
 
         Parameters
         ----------
-        kind : {"ordinary", "dense"}
-            With experts, where the model has any; or one of `dense_layers`.
+        kind : LayerKind, optional
+            One of `layer_kinds`; by default the ordinary one.
         active : bool
             Only those that a token meets.
 
@@ -258,36 +323,31 @@ class Transformer(ModelLike):
         int
             Exact; embedding and head are not among them.
         """
-        shared = self.attention_parameters + 2 * self.d_model + self.extra_parameters  # two norms
-        if kind == "dense":
-            return shared + 3 * self.d_model * self.d_ff
-        experts = (self.experts_per_token if active else self.experts) + self.shared_experts
-        router = self.d_model * self.experts if self.has_experts else 0
-        bias = self.experts if self.router_bias and self.has_experts else 0
-        return shared + experts * self.expert_parameters + router + bias
+        kind = kind or self.layer_kinds[0]
+        not_met = kind.routed // self.experts * (self.experts - self.experts_per_token)
+        return kind.parameters - active * not_met
 
-    def layer_bytes(self, kind: Literal["ordinary", "dense"] = "ordinary") -> float:
+    def layer_bytes(self, kind: LayerKind | None = None, only_routed: bool = False) -> float:
         """Return the bytes of one layer's weights.
 
         Parameters
         ----------
-        kind : {"ordinary", "dense"}
+        kind : LayerKind, optional
             As for `layer_parameters`.
+        only_routed : bool
+            Of the experts among which a router chooses.
 
         Returns
         -------
         float
             In bytes; norms, biases and router have `kept_bytes` each.
         """
-        kept = 2 * self.d_model + self.extra_parameters
-        if self.latent:
-            kept += (self.latent.query_rank or 0) + self.latent.kv_rank  # norms
-        else:
-            kept += self._qkv_biases
-        if kind == "ordinary" and self.has_experts:
-            kept += (self.d_model + self.router_bias) * self.experts
-        matrices = self.layer_parameters(kind) - kept
-        return matrices * self.weight_bytes + kept * self.kept_bytes
+        kind = kind or self.layer_kinds[0]
+        return kind.bytes(self.weight_bytes, self.kept_bytes, only_routed)
+
+    @derived
+    def _kind_bytes(self) -> tuple[float, ...]:
+        return tuple(map(self.layer_bytes, self.layer_kinds))
 
     def parameters(self, layers: range | None = None, active: bool = False) -> int:
         """Count the parameters of these layers, with embedding and head where they are among them.
@@ -305,34 +365,30 @@ class Transformer(ModelLike):
             Exact; of a whole model as published (`data/models.csv`).
         """
         layers = range(self.layers) if layers is None else layers
-        dense = self._dense_among(layers)
-        plain = (len(layers) - dense) * self.layer_parameters(active=active)
-        return plain + dense * self.layer_parameters("dense", active) + self._ends(layers, active)
+        of_kinds = zip(self.numbers_of_kinds(layers), self.layer_kinds, strict=True)
+        inside = sum(number * self.layer_parameters(kind, active) for number, kind in of_kinds)
+        return inside + self._ends(layers, active)
 
-    def _dense_among(self, layers: range) -> int:
-        return sum(i < self.dense_layers for i in layers)
-
-    def full_among(self, layers: range) -> tuple[int, int]:
-        """Count the layers that look back at everything though the model has a window.
+    def cached_bytes(self, layers: range, tokens: int) -> float:
+        """Return the bytes that these layers keep of one sequence.
 
         Parameters
         ----------
         layers : range
-            Consecutive ones, numbered from 0.
+            Numbered from 0.
+        tokens : int
+            Of the sequence.
 
         Returns
         -------
-        tuple of int
-            All of them, and those among `dense_layers`.
+        float
+            Of keys and values, and of states.
         """
-
-        full = [layer for layer in self.full_layers if layer in layers]
-        return len(full), sum(layer < self.dense_layers for layer in full)
-
-    @derived
-    def without_window(self) -> "Transformer":
-        """Return this model without windows: all of its layers look back at everything."""
-        return replace(self, window=None, full_layers=())
+        total = 0.0
+        for number, kind in zip(self.numbers_of_kinds(layers), self.layer_kinds, strict=True):
+            kept = (min(x.window or tokens, tokens) * self.kept_of_token(x) for x in kind.lookbacks)
+            total += number * (sum(kept) + kind.state_bytes)
+        return total
 
     def _ends(self, layers: range, active: bool = False) -> int:
         """Count the parameters of embedding, last norm and head, as far as they are with these layers."""
@@ -340,7 +396,13 @@ class Transformer(ModelLike):
         once = self.tied_embeddings and first and last
         # a token looks up one row of the embedding
         matrices = first * (not active) + last - once * (not active)
-        return matrices * self.vocab * self.d_model + last * self.d_model
+        return matrices * self.vocab * self.d_model + last * (self.d_model + self.last_parameters)
+
+    @property
+    def head_bytes(self) -> float:
+        """Bytes of the head's weights, which a pass reads."""
+        each = self.kept_bytes if self.head_bytes_each is None else self.head_bytes_each
+        return self.vocab * self.d_model * each
 
     def weight_gb(self, layers: range) -> float:
         """Weigh these layers, with embedding and head where they are among them.
@@ -355,10 +417,12 @@ class Transformer(ModelLike):
         float
             In GB (10^9 bytes).
         """
-        dense = self._dense_among(layers)
-        plain = (len(layers) - dense) * self.layer_bytes()
+        numbers = zip(self.numbers_of_kinds(layers), self._kind_bytes, strict=True)
+        inside = sum(number * size for number, size in numbers)
         ends = self._ends(layers) * self.kept_bytes
-        return (plain + dense * self.layer_bytes("dense") + ends) / 1e9
+        if self.head_bytes_each is not None and self.layers - 1 in layers:
+            ends += self.head_bytes - self.vocab * self.d_model * self.kept_bytes
+        return (inside + ends) / 1e9
 
     def work(self, layers: range) -> float:
         """Return the work of these layers, in ordinary layers, by the parameters a token meets.
@@ -374,6 +438,19 @@ class Transformer(ModelLike):
             More than their number where the head is among them.
         """
         return self.parameters(layers, active=True) / self.layer_parameters(active=True)
+
+    @derived
+    def unmeasured(self) -> str:
+        """What no measured model has; empty if there are measurements of such models."""
+        kinds = [kind for kind in self.layer_kinds if kind.tensors]
+        doubts = {
+            "layers with states": any(kind.state_bytes for kind in kinds),
+            "selected or compressed attention": any(
+                len(kind.lookbacks) > 1 or any(x.selected for x in kind.lookbacks) for kind in kinds
+            ),
+            "weights in 4-bit floats": self.precision in ("mxfp4", "nvfp4"),
+        }
+        return ", ".join(doubt for doubt, there in doubts.items() if there)
 
     @derived
     def weight_factors(self) -> tuple[float, ...]:
@@ -395,24 +472,18 @@ class Transformer(ModelLike):
         TooLarge
             There are too many layers that differ.
         """
-        number = range(self.layers)
-        first, last = ([float(i == end) for i in number] for end in (0, self.layers - 1))
-        sums = {"dense": [float(i < self.dense_layers) for i in number]}
-        if self.full_layers:
-            pairs = [self.full_among(range(i, i + 1)) for i in number]
-            sums["full"], sums["full_dense"] = (
-                list(map(float, column)) for column in zip(*pairs, strict=True)
-            )
-        kinds = spans_from_factors(
-            self.layers, self.weight_factors, self.work_factors, first=first, last=last, **sums
-        )
+        ends = {"first": 0, "last": self.layers - 1}
+        sums = {name: [float(i == end) for i in range(self.layers)] for name, end in ends.items()}
+        for other in range(1, len(self.layer_kinds)):
+            sums[f"kind {other}"] = [float(kind == other) for kind in self.kind_of_layer]
+        kinds = spans_from_factors(self.layers, self.weight_factors, self.work_factors, **sums)
         # Where embedding and head are one matrix, a span with both ends holds it once.
         twice = (
             (self.tied_embeddings and self.layers > 1)
             * kinds.others["first"]
             * kinds.others["last"]
         )
-        matrix = self.vocab * self.d_model * self.kept_bytes / self.layer_bytes()
+        matrix = self.head_bytes / self._kind_bytes[0]
         return replace(kinds, weight=kinds.weight - twice * matrix)
 
     def _repr_html_(self) -> str:
@@ -438,7 +509,9 @@ class Transformer(ModelLike):
                 f"{self.kv_bytes:,.0f} bytes per token and layer ({self.kv_precision})",
             ),
         ]
-        if self.window is not None:
-            windows = self.layers - len(self.full_layers)
-            rows.append(("window", f"{self.window:,} tokens in {windows} of {self.layers} layers"))
+        windows = {x.window for kind in self.layer_kinds for x in kind.lookbacks if x.window}
+        for window in sorted(windows):
+            kinds = [any(x.window == window for x in kind.lookbacks) for kind in self.layer_kinds]
+            having = sum(kinds[kind] for kind in self.kind_of_layer)
+            rows.append(("window", f"{window:,} tokens in {having} of {self.layers} layers"))
         return data_frame(rows, columns=[self.name, "value"])

@@ -12,6 +12,7 @@ from pipelab.engine.deployments.deploying import deploy, pipeline_of
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.timing import best_service
 from pipelab.engine.objective_and_bound import status_and_bound
+from pipelab.engine.rate_search import seconds_to_choose
 from pipelab.engine.scoring import Score, score
 from pipelab.engine.solving import solve
 from pipelab.engine.speed_scenarios import sensitivity
@@ -28,6 +29,7 @@ from pipelab.widgets.mix_values import Mix, problem_of
 PROVEN_STATUSES = ("optimal", "infeasible")
 RULES = ("even", "proportional", "by_flops", "bandwidth_aware")
 FIRST_S = 0.4  # for a first deployment with its bound
+CHOOSE_S = 0.1  # for the choice among equally fast placements, each time
 _MOST_ANSWERS_KEPT = 500
 
 # What is proven is kept: the optimum with one more GPU, solved in advance, is the next press of a
@@ -74,9 +76,15 @@ class MixAnswer:
 
 
 def solve_mix(
-    mix: Mix, stop: threading.Event | None = None, time_limit: float | None = None
+    mix: Mix,
+    stop: threading.Event | None = None,
+    time_limit: float | None = None,
+    choose_s: float = math.inf,
 ) -> MixAnswer:
     """Solve a mix with "aggregated", and place it by every rule of thumb.
+
+    Among equally fast placements one is chosen for at most `choose_s` seconds; `details["fewest"]` says whether that
+    was finished.
 
     Raises
     ------
@@ -93,8 +101,13 @@ def solve_mix(
     if (known := kept(mix)) is not None:
         return known
     ends = {"stop": stop, "time_limit": time_limit}
-    solved = _within_limits(mix, **ends) if mix.limits else _solved(mix, **ends)
-    keep(mix, solved, solved.result.status)
+    before = seconds_to_choose.set(choose_s)
+    try:
+        solved = _within_limits(mix, **ends) if mix.limits else _solved(mix, **ends)
+    finally:
+        seconds_to_choose.reset(before)
+    if choose_s:
+        keep(mix, solved, solved.result.status)
     return solved
 
 
@@ -200,7 +213,8 @@ def _no_worse(best: Deployment, answer: MixAnswer) -> Deployment:
 
 def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> MethodRow:
     """Return the optimum with one GPU per stage, as in the original MILP."""
-    return row_of("one GPU per stage", solve_mix(replace(mix, gpus_per_stage=1), stop).result)
+    alone = solve_mix(replace(mix, gpus_per_stage=1), stop, choose_s=CHOOSE_S)
+    return row_of("one GPU per stage", alone.result)
 
 
 def one_more(
@@ -218,7 +232,7 @@ def one_more(
     for gpu_type, _ in mix.counts:
         if stop.is_set():
             return
-        result = solve_mix(mix.with_one_more(gpu_type), stop, budget_s).result
+        result = solve_mix(mix.with_one_more(gpu_type), stop, budget_s, CHOOSE_S).result
         if stop.is_set():
             return
         proven = result.status in PROVEN_STATUSES

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from pipelab.widgets.background import Beside, outcome
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import Busy, CopyCode, Explorer, Words, shared
 from pipelab.widgets.mix_answers import (
+    CHOOSE_S,
     MixAnswer,
     MixState,
     deployments,
@@ -90,8 +91,7 @@ class MixExplorer(Explorer):
         self.own.observe(lambda change: self._learn({"plan": change["new"]}), "score")
         self.controls.observe(lambda _change: self._solve(), "mix")
         # at once, so that the page begins with an answer
-        limit = self._first_limit_s(mix)
-        self._show(*outcome(lambda stop: solve_mix(mix, stop, limit), threading.Event()))
+        self._show(*outcome(self._first_answer(mix), threading.Event()))
         self.observe(lambda _change: self._solve(), "at_work")
 
     @property
@@ -110,20 +110,20 @@ class MixExplorer(Explorer):
         mix = self.controls.mix
         known = kept(mix)
         if self.at_work and known is None:
-            limit = self._first_limit_s(mix)
-            self._beside.run(lambda stop: solve_mix(mix, stop, limit), self._show)
+            self._beside.run(self._first_answer(mix), self._show)
             return
         self._beside.cancel()
         if self.at_work:
             self._show(known, None)
 
-    def _first_limit_s(self, mix: Mix) -> float:
-        """Return the seconds for the first answer: few if the batch is chosen and the proof can follow."""
-        if not self._beside.follows:
-            return _LIMIT_S
-        if mix.limits:
-            return _FIRST_WITHIN_S
-        return _FIRST_S if mix.batches else _LIMIT_S
+    def _first_answer(self, mix: Mix) -> Callable[[threading.Event], MixAnswer]:
+        """Return what solves a mix: in little time where the proof, and the choice among equals, can follow."""
+        limit, choose_s = _LIMIT_S, math.inf
+        if self._beside.follows:
+            choose_s = 0.0
+            if mix.limits or mix.batches:
+                limit = _FIRST_WITHIN_S if mix.limits else _FIRST_S
+        return lambda stop: solve_mix(mix, stop, limit, choose_s)
 
     def _show(self, known: MixAnswer | None, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, PipelabError):
@@ -133,11 +133,12 @@ class MixExplorer(Explorer):
             self._beside.later(self._look_further, self._learn, _IDLE_S)
 
     def _look_further(self, stop: threading.Event) -> Iterator[dict[str, Any]]:
-        """Yield the proof, deployments, one GPU per stage, one more GPU, while no control changes."""
+        """Yield proof and choice of equals, deployments, one GPU per stage, one more GPU, while no control changes."""
         known = given(self.found)
-        mix, early = known.mix, known.result.status in ("feasible", "unknown")
-        if early and (mix.batches or mix.limits):
-            known = solve_mix(mix, stop, _LIMIT_S)
+        mix, result = known.mix, known.result
+        early = result.status in ("feasible", "unknown") and (mix.batches or mix.limits)
+        if early or not result.details.get("fewest", True):
+            known = solve_mix(mix, stop, _LIMIT_S, CHOOSE_S)
             yield {"answer": known}
         for best in deployments(known, stop, _LIMIT_S):
             yield {"deployment": best}

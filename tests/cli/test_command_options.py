@@ -362,7 +362,7 @@ REFUSED = {
     "both": (("solve", "tiny", *MODEL), "--model = 'Llama-3-8B': expected it without a case"),
     "no gpus": (("solve", *MODEL), "expected --gpus or --cluster beside --model"),
     "too many": (("solve", *MODEL, "--gpus", "l4=1000000"), "counts up to 999999"),
-    "a type": (("solve", *MODEL, "--gpus", "l5=1"), "'l5': expected a known GPU; Known: B200"),
+    "a type": (("solve", *MODEL, "--gpus", "l5=1"), "'l5': expected a known GPU; Known: L4"),
     "nodes of a cluster": (
         ("solve", *MODEL, "--cluster", "helix-single24", "--per-node", "2"), "--per-node = 2",
     ),

@@ -12,6 +12,7 @@ import pipelab as pl
 from pipelab.engine.cheapest_walk import Walk
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.deadline import Deadline
+from pipelab.engine.rate_search import seconds_to_choose
 from pipelab.engine.solvers import highs
 
 # What the write-up's cases yield with 1 to 4 GPUs per stage.
@@ -99,6 +100,10 @@ def test_the_best_has_fewest_gpus_then_stages_then_the_lowest_price_of_all(varia
     paid = pytest.approx(hourly(problem, placement.gpus))
     assert (len(placement.gpus), len(placement), paid) == least
     assert pl.solve(problem, "aggregated").placement == placement
+    before = seconds_to_choose.set(0.0)
+    early = solved(problem)
+    seconds_to_choose.reset(before)
+    assert (early.throughput, early.details["fewest"]) == (result.throughput, False)
 
 
 # Classes

@@ -18,7 +18,8 @@ from small_problems import (
 )
 
 import pipelab as pl
-from pipelab.engine.deployments import column_generation, deploying, offers
+from pipelab.engine import instance
+from pipelab.engine.deployments import closing, deploying, offers
 
 
 def families(seed):
@@ -70,6 +71,8 @@ def check(problem, found, truth, seen):
     assert found.status == "optimal", found
     assert found.throughput == found.bound == pytest.approx(truth, rel=1e-9)
     check_deployment(problem, found)
+    bounds = found.details["bounds"]
+    assert min(bounds["work of stages"], *bounds.values()) >= truth * (1 - 1e-9)
     for moment in seen:
         assert moment.bound is None or moment.bound >= truth * (1 - 1e-9)
         assert (moment.incumbent or 0.0) <= truth * (1 + 1e-9)
@@ -79,8 +82,8 @@ def check(problem, found, truth, seen):
 @pytest.mark.parametrize("seed", range(5000, 5016))
 def test_labels_and_tables_find_the_same(seed, few, monkeypatch):
     """Each alone."""
-    monkeypatch.setattr(column_generation, "_FEW_MIXES", few)
-    monkeypatch.setattr(column_generation, "_SMALL_OPEN_SHARE", -1.0)
+    monkeypatch.setattr(closing, "_FEW_MIXES", few)
+    monkeypatch.setattr(closing, "_SMALL_OPEN_SHARE", -1.0)
     problem, seen = small(seed), []
     if seed % 2:
         problem = late(small(seed, link_units="tokens"), seed)
@@ -92,14 +95,31 @@ def test_labels_and_tables_find_the_same(seed, few, monkeypatch):
 def test_where_lists_end_early_every_bound_holds(seed, monkeypatch):
     """As of large clusters: with one label at each boundary, and then with prices of pipelines that exist."""
     for name, most in (("_FEW_MIXES", 0), ("_FIRST_LABELS", 1), ("MOST_LABELS", 1)):
-        monkeypatch.setattr(column_generation, name, most)
-    monkeypatch.setattr(column_generation, "_MOST_LISTING_STEPS", 0)
+        monkeypatch.setattr(closing, name, most)
+    monkeypatch.setattr(closing, "_MOST_LISTING_STEPS", 0)
     problem = small(seed)
     truth, found = every_division(problem)[-1], pl.deploy(problem)
     assert (found.throughput or 0.0) <= truth * (1 + 1e-9)
     assert found.bound is None or found.bound >= truth * (1 - 1e-9)
     assert found.status != "optimal" or found.throughput == pytest.approx(truth, rel=1e-9)
     assert not truth or found.bound <= 1.6 * truth
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("seed", [3, 18, *range(19, 40)])
+@pytest.mark.parametrize("kind", ["memory for a few", "late links", "nodes"])
+def test_where_mixed_stages_are_too_many_to_list_nothing_wrong_is_proven(kind, seed, monkeypatch):
+    problem, batches = asked(kind, seed)
+    truth = every_division(problem, batches)[-1]
+    monkeypatch.setattr(instance, "_MOST_CELLS", 1)
+    try:
+        found = pl.deploy(problem, batches=batches)
+    except pl.errors.TooLarge:
+        return
+    if not truth or found.status in ("optimal", "infeasible"):
+        assert (found.throughput or 0.0) == pytest.approx(truth or 0.0, rel=1e-9)
+    if truth:
+        assert (found.throughput or 0.0) * (1 - 1e-9) <= truth <= found.bound * (1 + 1e-9)
 
 
 def three_nodes_of_three():

@@ -112,6 +112,8 @@ AMD_TOPOLOGY = (
 )
 LINKS = "host,other,gbit_per_s,latency_ms\na,b,9.4,0.2\nb,a,9.1,0.2\na,a,160,\n"
 
+MINE = "layers = 4\nd_model = 64\nd_ff = 256\nheads = 4\nkv_heads = 2\nhead_dim = 16\nvocab = 100\n"
+
 DOORS = {
     "load_case": Door(
         _case_files(),
@@ -130,6 +132,9 @@ DOORS = {
         "linear_throughput.csv", 3, lambda path: pl.writeup.load_coefficients(path).coefficients
     ),
     "load_gpus": _table("gpus.csv", 3, pl.hardware.gpus, pl.hardware.load_gpus),
+    "load_model of dimensions": Door(
+        {"mine.toml": MINE}, lambda folder: pl.load_model(folder / "mine.toml"), lambda model: {}
+    ),
     "load_model": _table(
         "models.csv", 3, pl.hardware.models, lambda path: pl.load_model("Llama-2-7B", path=path)
     ),

@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import pickle
 import re
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ import oracle
 import pipelab as pl
 from clone import parsed_package, text_of
 from pipelab.costs import WrappedCosts
-from pipelab.engine.instance import BestModeCosts
+from pipelab.engine.instance import BestModeCosts, without_node
 from pipelab.engine.runs_on import EngineStages
+from pipelab.engine.speed_costs import with_speeds
 from pipelab.flows import exhaustive_flow
 from pipelab.problem import CostModel
 
@@ -80,15 +82,6 @@ def test_every_method_finds_what_brute_force_finds(seed, best):
     several = pl.deploy(problem)
     assert several.status == "optimal"
     assert several.throughput >= alone * (1 - 1e-9)
-    for scenario in pl.sensitivity(problem, objective="rate").scenarios[1:]:
-        times = {
-            name: ms / (scenario.speed if scenario.gpu_type in (name, "all") else 1)
-            for name, ms in problem.costs.layer_ms.items()
-        }
-        other = dataclasses.replace(
-            problem, costs=dataclasses.replace(problem.costs, layer_ms=times)
-        )
-        assert scenario.best.throughput == pytest.approx(best(other))
 
 
 def test_the_explorers_draw_it():
@@ -152,6 +145,53 @@ def test_a_wrapper_answers_as_what_it_wraps_also_as_a_copy(name):
             pickle.loads(pickle.dumps(wrapped)),
         ):
             assert answers(other) == answers(wrapped)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", [*MODELS, "times", "measured", "decode"])
+def test_a_speed_divides_the_whole_time_of_a_stage(name, seed):
+    """Overheads included, and in training; a stage of several types waits for the slowest, if it waits for one."""
+    rng = np.random.default_rng(seed)
+    problem, times = MODELS.get(name, MODELS["page"])(), dict.fromkeys("ABC", 5.0)
+    table = {kind: {(1, 0.1): 2.0, (1, 99.0): 7.0} for kind in "ABC"}
+    if name in ("times", "measured"):
+        costs = pl.LayerTimes(times)
+        other = pl.hardware.Measured(table, costs, per_layer=True, beyond="leave out")
+        problem = dataclasses.replace(problem, costs=costs if name == "times" else other)
+    if name == "decode":
+        problem = dataclasses.replace(MODELS["roofline"](), workload=pl.Workload(512, 4, "decode"))
+        problem = dataclasses.replace(problem, costs=pl.Roofline())
+    model, load, costs, gpus = problem.model, problem.workload, problem.costs, problem.cluster.gpus
+    speeds = {gpu.type: float(rng.uniform(0.5, 2)) for gpu in gpus}
+    other = with_speeds(costs, speeds)
+    kinds = [*{gpu.type: without_node(gpu) for gpu in gpus}.values()]
+    first = int(rng.integers(model.layers))
+    span = range(first, int(rng.integers(first, model.layers)) + 1)
+    sets = [*((kind,) * n for kind in kinds for n in (1, 2)), *combinations(kinds, 2)]
+    for stage in sets:
+        before, after = (c.stage(model, load, stage, span, "even") for c in (costs, other))
+        pure = [costs.stage(model, load, [kind] * len(stage), span, "even") for kind in stage]
+        alone = [cost.throughput for cost in pure]
+        if not min(alone):  # a stage that its cost model has no answer for
+            continue
+        factor = min(r * speeds[k.type] for r, k in zip(alone, stage, strict=True)) / min(alone)
+        assert after.throughput == pytest.approx(before.throughput * factor, rel=1e-12)
+        assert (after.memory_gb, after.batch) == (before.memory_gb, before.batch)
+        row = np.array([[stage.count(kind) for kind in kinds]])
+        tables = other.stage_tables(model, load, kinds, row, "even")
+        at = 0, model.spans.kind[first, len(span) - 1]
+        assert tables.throughput[at] == pytest.approx(after.throughput, rel=1e-12)
+        if before.pass_seconds is not None:
+            assert tables.pass_seconds[at] == pytest.approx(after.pass_seconds, rel=1e-12)
+            passes = [
+                cost.pass_seconds / speeds[k.type] for cost, k in zip(pure, stage, strict=True)
+            ]
+            longest = before.pass_seconds * max(passes) / max(cost.pass_seconds for cost in pure)
+            assert after.pass_seconds == pytest.approx(longest, rel=1e-12)
+    if load.phase == "training":
+        before, after = (c.training_table(problem, [0]) for c in (costs, other))
+        np.testing.assert_allclose(after[:4] * speeds[gpus[0].type], before[:4])
+        np.testing.assert_array_equal(after[4:], before[4:])
 
 
 NOT_ONE = [None, 3, "Roofline", {}, pl.Roofline, object(), lambda: None, pl.GPU("A", 1.0)]

@@ -219,6 +219,17 @@ def test_progress_moves_towards_the_answer(two_stages):
     assert all(bound >= result.throughput - 1e-6 for bound in bounds)
 
 
+@pytest.mark.parametrize(
+    "option", [{"batches": [1, 2]}, {"within": 0.1}, {"runs_on": "vLLM"}], ids=str
+)
+def test_what_solve_takes_is_taken_in_the_background_too(option):
+    cluster = pl.Cluster.from_counts({"L4": 2, "T4": 1}, {"L4": 24, "T4": 16}, 10.0)
+    load = pl.Workload(512, 2, "decode")
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
+    there, here = pl.solve_in_background(problem, **option).result(), pl.solve(problem, **option)
+    assert (there.placement, there.status) == (here.placement, here.status)
+
+
 def test_an_error_reaches_the_caller(two_stages):
     def broken(moment):
         raise RuntimeError("mine")

@@ -5,8 +5,10 @@ model in every other source; TensorRT-LLM 0.5 with keys and values in fp8, whose
 kernels for grouped heads; and Mixtral with 16 and more equal prompts, which all visit the same experts.
 """
 
+import json
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -115,7 +117,7 @@ def test_every_group_of_published_times_has_its_band_and_no_other(published):
         band = problem.costs.band(problem)
         layout = "one GPU" if gpus == 1 else "tensor parallelism" if largest > 1 else "pipeline"
         errors = groups.get((phase, experts, layout, engine), pd.Series(dtype=float))
-        assert band.group == (phase, experts, layout, engine)
+        assert band.group == (phase, experts, layout, engine, "")
         assert band.measurements == len(errors)
         if len(errors) < 10:
             few += 1
@@ -202,3 +204,22 @@ def test_prompts_that_a_mixture_of_experts_reads_alone_have_no_band_and_say_so(p
     kind = f"of {alike} published times of this kind (decode, mixtures of experts)"
     assert kind in given.sentence
     assert pl.solve(decode, time_limit=5).doubt == ""
+
+
+def test_models_with_kinds_of_layers_that_none_measured_has_have_no_band(tmp_path):
+    """States, selected attention and weights in 4-bit floats, by words in configurations."""
+    words = {
+        "states": ("ssm_state_size", "linear_key_head_dim"),
+        "selected": ("index_topk", "compress_ratios"),
+        "4-bit floats": ("fp4",),
+    }
+    configs = json.loads(Path("tests/data/model_configs.json").read_text(encoding="utf-8"))
+    for name, published in configs.items():
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(published["config.json"]), encoding="utf-8")
+        served = _problem("mixed", False, 2, "node", 2, "SGLang")
+        problem = replace(served, model=pl.load_model(path))
+        stated = [kind for kind, of in words.items() if any(w in path.read_text() for w in of)]
+        sentence = problem.costs.band(problem).sentence
+        assert stated == [kind for kind in words if kind in sentence], name
+        assert ("not known" in sentence) == bool(stated), name

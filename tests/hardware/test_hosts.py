@@ -3,6 +3,7 @@
 `tests/data/README.md` names the threads.
 """
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.hardware.known_gpus import type_of
 
 HOSTS = Path(__file__).parents[1] / "data" / "hosts"
 GPUS = "index, name, memory.total [MiB]\n"
@@ -222,7 +224,7 @@ SPOILT = [
     ("h.topo.txt", "\nGPU2", "\nend", "no row of GPU2: the listing is torn"),
     ("h.topo.txt", "\nGPU2", "\nGPU1", "line 4: GPU1 is listed already"),
     ("h.topo.txt", "\nGPU2", "\nGPU7", "line 4: GPU7 is not in the header"),
-    ("h.gpus.csv", "A40", "A100-SXM-64GB", "row 2, column 'name': .*did you mean 'NVIDIA A100-SXM4-[48]0GB'"),
+    ("h.gpus.csv", "A40", "A100-SXM-96GB", "row 2, column 'name': .*did you mean 'NVIDIA A100-SXM"),
     ("h.gpus.csv", "46068 MiB", "[N/A]", r"column 'memory.total \[MiB\]': '\[N/A\]': expected a number of MiB"),
     ("h.gpus.csv", "\n0", "\nx", "column 'index': 'x'"),
     ("links.csv", "h,k", "h,g", "column 'other': 'g': no host of this folder; .*Known: h, k"),
@@ -321,3 +323,25 @@ def test_the_table_has_what_drivers_report():
             unit = 2**20 if found[2] == "MiB" else 1
             assert gpu.memory_gb == pytest.approx(int(found[1]) * unit / 1e9, abs=6e-4)
     assert len(names) == len(set(names)) > 15
+
+
+# As nvidia-smi, rocm-smi and llama.cpp print them (listings in public threads).
+PRINTED = {
+    "A800-SXM-80": "NVIDIA A800-SXM4-80GB", "RTX5090": "NVIDIA GeForce RTX 5090", "A6000": "Quadro RTX A6000",
+    "RX7900XTX": "AMD Radeon RX 7900 XTX (RADV NAVI31)", "Strix-Halo-40c": "Radeon 8060S Graphics (RADV GFX1151)",
+    "M3-Ultra-80c": "Apple M3 Ultra", "P40": "Tesla P40", "Arc-Pro-B60": "Intel(R) Arc(TM) Pro B60 Graphics",
+    "B300": "NVIDIA B300 SXM6 AC", "MI355X": "AMD Instinct MI355X", "V100-PCIe-32": "Tesla V100-PCIE-32GB",
+}  # fmt: skip
+
+
+def test_names_as_drivers_print_them_are_found_and_others_say_how_to_add_one(tmp_path):
+    """And of a name that several rows have, that of a file of one's own counts."""
+    facts = pl.hardware.load_gpus()
+    assert {gpu_type: type_of(name, facts) for gpu_type, name in PRINTED.items()} == {
+        name: name for name in PRINTED
+    }
+    mine = {"mine": dataclasses.replace(facts["L4"], driver_names="NVIDIA L4")}
+    assert type_of("NVIDIA L4", facts | mine) == "mine"
+    _host(tmp_path, "h", "NVIDIA FOO", 49140, ["X NV4", "NV4 X"])
+    with pytest.raises(pl.errors.InvalidData, match=r"gpu_type, driver_names, .*--gpu-facts"):
+        pl.load_cluster(tmp_path)

@@ -1,10 +1,12 @@
 """Files of llama-bench, vLLM and SGLang, as `calibrate` reads them."""
 
+import csv
 import json
 import random
 from itertools import product
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import pipelab as pl
@@ -44,6 +46,99 @@ def test_llama_bench_says_gpu_model_and_precision(tmp_path):
     found = pl.hardware.calibrate(ROOF, BENCH)
     assert found.table["after"].abs().max() < found.table["before"].abs().max()
     assert set(found.constants["of"]) == {"llama.cpp", "RTX4090"}
+
+
+def _as_csv(results):
+    table = pd.DataFrame(results).replace({True: 1, False: 0})
+    return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
+
+
+def _as_markdown(results):
+    rows = [
+        "| model | size | params | backend | ngl | test | t/s |",
+        "| --- | ---: | --- | --- | --- | --- | ---: |",
+    ]
+    for one in results:
+        tokens = one["n_prompt"] or one["n_gen"]
+        test = f"{'pp' if one['n_prompt'] else 'tg'}{tokens}"
+        size, speed = f"{one['model_n_params'] / 1e9:.2f} B", tokens * 1e9 / one["avg_ns"]
+        model, layers = one["model_type"], one["n_gpu_layers"]
+        rows.append(
+            f"| {model} | 14.96 GiB | {size} | CUDA | {layers} | {test} | {speed:.2f} ± 1.50 |"
+        )
+    return "\n".join(["ggml_cuda_init: found 1 CUDA devices:", *rows, "", "build: 8cf427ff (5163)"])
+
+
+@pytest.mark.parametrize("printed", [_as_csv, _as_markdown])
+def test_llama_bench_says_the_same_in_all_its_forms(printed, tmp_path):
+    results = [
+        {key: value for key, value in one.items() if not isinstance(value, list)}
+        for one in json.loads(BENCH.read_text())
+    ]
+    path = tmp_path / "bench.txt"
+    path.write_text(printed(results))
+    rows = _rows(path, gpu_type="RTX4090")
+    assert [row[:3] for row in _as(rows)] == [row[:3] for row in _as(_rows(BENCH))]
+    for one, other in zip(rows, _rows(BENCH), strict=True):
+        assert one.milliseconds == pytest.approx(other.milliseconds, rel=1e-4)
+        for name in ("model", "precision", "engine"):
+            assert getattr(one, name) == getattr(other, name)
+
+
+LABELS = {  # of vLLM's table, SGLang's and TensorRT-LLM's
+    "vLLM": ("Successful requests", "Maximum request concurrency", "Total input tokens", "Total generated tokens",
+             "Median TTFT (ms)", "Median TPOT (ms)"),
+    "SGLang": ("Successful requests", "Max request concurrency", "Total input tokens", "Total generated tokens",
+               "Median TTFT (ms)", "Median TPOT (ms)"),
+    "TensorRT-LLM": ("Number of requests", "Number of concurrent requests", "Average Input Length (tokens)",
+                     "Average Output Length (tokens)", "[TTFT] P50    ", "[TPOT] P50    "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [*LABELS, "report"])
+def test_a_table_that_is_printed_has_the_times_of_its_json(form, tmp_path):
+    """Several runs in one file, too; of trtllm-bench also its report."""
+    results, texts = [json.loads(line) for line in SERVE.read_text().splitlines()], []
+    for one in results:
+        n = one["completed"]
+        numbers = [n, one["max_concurrency"], one["total_input_tokens"], one["total_output_tokens"],
+                   one["median_ttft_ms"], one["median_tpot_ms"]]  # fmt: skip
+        if form in ("TensorRT-LLM", "report"):
+            numbers[1:4] = [f"{numbers[1]:.4f}", numbers[2] / n, numbers[3] / n]
+        if form == "report":
+            inner = {"num_requests": n, "avg_num_concurrent_requests": float(numbers[1]),
+                     "avg_input_length": numbers[2], "avg_output_length": numbers[3]}  # fmt: skip
+            kinds = ("ttft_percentiles", "tpot_percentiles")
+            times = {kind: {"p50": x} for kind, x in zip(kinds, numbers[4:], strict=True)}
+            texts.append(json.dumps({"engine": {"model": one["model_id"]}, "world_info": {"tp_size": 1, "pp_size": 1},
+                                     "request_info": inner, "streaming_metrics": times}))  # fmt: skip
+            continue
+        lines = [f"{label}: {number}" for label, number in zip(LABELS[form], numbers, strict=True)]
+        heading = "============ Serving Benchmark Result ============"
+        lines.insert(0, "Backend:      sglang" if form == "SGLang" else "Traffic request rate: inf")
+        if form == "TensorRT-LLM":
+            lines.insert(4, "= PERFORMANCE OVERVIEW")
+            heading = "TP Size:      1"
+        texts.append("\n".join([heading, *lines, "=" * 50, ""]))
+    path = tmp_path / "bench.out"
+    path.write_text("\n".join(texts if form != "TensorRT-LLM" else texts[:1]))
+    engine = {"report": "TensorRT-LLM"}.get(form, form)
+    said = {"gpu_type": "H100-SXM", "model": "Llama-3-8B", "precision": "bf16"}
+    rows = _rows(path, **said, **({"engine": engine} if form == "vLLM" else {}))
+    expected = _rows(SERVE, **said)
+    assert _as(rows) == _as(expected)[: len(rows)]
+    assert len(rows) == (2 if form == "TensorRT-LLM" else len(expected))
+    assert {row.engine for row in rows} == {engine}
+
+
+def test_any_model_is_measured_by_its_configuration(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+    }))  # fmt: skip
+    rows = _rows(BENCH, model=str(config))
+    assert _as(rows) == _as(_rows(BENCH))
 
 
 @pytest.mark.slow
@@ -87,7 +182,7 @@ def _changed(path, tmp_path, **fields):
 @pytest.mark.parametrize(
     ("path", "fields", "message"),
     [
-        (BENCH, {"gpu_info": "NVIDIA GeForce RTX 4080"}, r"RTX 4080': no type .*did you mean 'NVIDIA GeForce RTX"),
+        (BENCH, {"gpu_info": "NVIDIA GeForce RTX 4085"}, r"RTX 4085': no type .*did you mean 'NVIDIA GeForce RTX"),
         (BENCH, {"model_n_params": 9876543210}, "no known model has this number of parameters; give model="),
         (BENCH, {"n_gen": 128}, "leave out -pg"),
         (BENCH, {"n_depth": 512}, "field 'n_depth': 512"),
@@ -110,7 +205,7 @@ def test_what_a_result_lacks_is_named(tmp_path, path, fields, message):
 
 
 def test_what_is_stated_counts(tmp_path):
-    new = _changed(BENCH, tmp_path, gpu_info="NVIDIA GeForce RTX 4080", model_type="odd")
+    new = _changed(BENCH, tmp_path, gpu_info="NVIDIA GeForce RTX 4085", model_type="odd")
     (row,) = _rows(new, gpu_type="RTX3090", precision="int8", engine="kernels")
     assert (row.gpu_type, row.precision, row.engine) == ("RTX3090", "int8", "kernels")
     with _refused("Llama-2-7B has 6,738,415,616"):
@@ -329,7 +424,7 @@ def test_a_model_goes_by_its_name_and_counts_in_the_precision_it_was_published_i
         "============ Serving Benchmark Result ============\nSuccessful requests:      64\n",
     ],
 )
-def test_what_a_benchmark_prints_is_refused_with_the_form_that_is_read(text, name, tmp_path):
+def test_what_is_printed_and_torn_is_refused_in_one_sentence(text, name, tmp_path):
     (tmp_path / name).write_text(text)
-    with _refused(rf"{name}, row 1: .*llama-bench -o json"):
+    with _refused(rf"{name}[,:]"):
         pl.hardware.calibrate(ROOF, tmp_path / name)

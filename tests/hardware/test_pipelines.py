@@ -125,6 +125,52 @@ def test_copies_of_a_stage_share_its_sequences():
     assert shared.tokens_per_s == pytest.approx(2 * alone.tokens_per_s, rel=0.15)
 
 
+def like_sharegpt(prompt, answer, number):
+    """Lognormal lengths of these means, deviation about the mean; within the limits of vLLM's benchmark_serving.py."""
+    means = scale = np.array([prompt, answer])
+    for _ in range(30):
+        rng = np.random.default_rng(0)
+        drawn = rng.lognormal(-np.log(2) / 2, np.sqrt(np.log(2)), (6 * number, 2))
+        sizes = np.maximum(1, np.rint(drawn * scale)).astype(int)
+        sizes = sizes[(sizes[:, 0] <= 1024) & (sizes.sum(axis=1) <= 2048)][:number]
+        scale = scale * means / sizes.mean(axis=0)
+    return sizes
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_pipelines_that_served_requests_beside_the_page(tmp_path):
+    page, stated = text_of("docs/fillings.md"), []
+    with (data_dir() / "pipelines_served.csv").open(encoding="utf-8") as file:
+        runs = [row for row in csv.DictReader(file) if row["requests"]]
+    for row in runs:
+        stages, degree, number = (
+            int(row[name]) for name in ("stages", "tensor_parallel", "requests")
+        )
+        prompt, answer = float(row["mean_prompt_tokens"]), float(row["mean_answer_tokens"])
+        trace, sizes = tmp_path / "trace.csv", like_sharegpt(prompt, answer, number)
+        lines = ["seconds,prompt,answer", *(f"0,{p},{a}" for p, a in sizes)]
+        trace.write_text("\n".join(lines), encoding="utf-8")
+        model = pl.load_model(
+            row["model"], precision=row["precision"], kv_precision=row["kv_precision"]
+        )
+        costs = filled(pl.Roofline(engine=row["engine"]).cutting_every_layer(), "by_stages")
+        gpus = pl.hardware.cluster_of_counts({row["gpu_type"]: stages * degree})
+        load = pl.Workload(
+            round(prompt), number // stages, "mixed", output_tokens=round(answer), in_flight=stages
+        )
+        problem = pl.Problem(gpus, model, load, costs, max_gpus_per_stage=degree)
+        of_stage = np.arange(stages * degree).reshape(stages, degree).tolist()
+        plan = pl.Placement.of([(model.layers // stages, ids) for ids in of_stage])
+        served = pl.serve(problem, plan, trace, chunk=int(row["chunk_tokens"]))
+        measured = float(row["tokens_per_s"])
+        cells = [f"| PP {stages} × TP {degree} | {measured:.0f}"]
+        for rate in (pl.evaluate(problem, plan).throughput, served.tokens_per_s):
+            cells.append(f"{rate:.0f} ({percent(rate / measured - 1)})")
+        stated.append(" | ".join(cells) + " |")
+    assert [line for line in page.split("\n") if line.startswith("| PP ")] == stated
+
+
 # Prompts of 4,096 tokens in tokens/s, Llama-3-8B F16: XiongjieDai's GPU-Benchmarks, as in data/measured_times.csv.
 PROMPTS = {
     ("RTX4090", 4): 15_144,

@@ -12,7 +12,8 @@ import pipelab as pl
 from spoiling import read_or_refused
 
 MODELS = ("Llama-3-8B", "Gemma-2B", "Qwen3-8B", "DeepSeek-V2-Lite", "Qwen2.5-72B")
-BITS = {"fp8": 8, "int8": 8, "int4": 4, "bf16": 16}
+BITS = {"fp8": 8, "int8": 8, "int4": 4, "nvfp4": 4, "mxfp4": 4, "bf16": 16}
+ATTENTION = ("q_proj", "q_a", "q_b", "k_proj", "v_proj", "o_proj", "kv_")
 SHAPES = {name: list(tensor_shapes.tensors(PUBLISHED[name]["config.json"])) for name in MODELS}
 
 
@@ -43,9 +44,10 @@ LISTS = [
     (["lm_head"], (), True),
     (["re:.*lm_head", "re:.*mlp.gate$"], (), True),
     (["*lm_head*", "model.layers.0.mlp.gate", "model.norm", "re:visual.*", "mtp*"], (), True),
-    (["lm_head", "model.layers.0.self_attn*"], "some", True),
+    (["lm_head", "model.layers.*.self_attn"], ATTENTION, True),
+    (["lm_head", "re:.*self_attn.*"], ATTENTION, True),
     (["lm_head", "re:.*gate"], ("gate_proj",), True),
-    (["lm_head", "*.mlp.gate*"], ("gate_proj",), True),
+    (["lm_head", "*.mlp.gate*"], ("mlp.gate_proj",), True),
     (["lm_head", "re:.*(visual|down_proj)$"], ("down_proj",), True),
     (["re:.*"], ("proj",), True),
 ]
@@ -54,7 +56,7 @@ KV = [
 ]  # fmt: skip
 KV_READ = {"None": "bf16", "FP8": "fp8", "fp8_e4m3": "fp8", "INT8": "int8", str(KV[5]): "fp8"}
 UNKNOWN = [
-    "mxfp4", "quark", "hqq", "eetq", "aqlm", "torchao", "auto-round", "bitnet", "vptq", "spqr", "higgs", "quanto",
+    "quark", "hqq", "eetq", "aqlm", "torchao", "auto-round", "bitnet", "vptq", "spqr", "higgs", "quanto",
     "finegrained_fp8", "fp_quant", "sinq", "gptq_marlin_24", "exl2", "experts_int8", "tpu_int8", "sparseml", None,
     7, "",
 ]  # fmt: skip
@@ -69,6 +71,8 @@ def _of_lists(rng, key, head_if_none):
 def _fp8(rng):
     fields, plain, head = _of_lists(rng, "modules_to_not_convert", False)
     block = rng.choice([None, [128, 128], [64, 64], [1, 32]])
+    if rng.random() < 0.2:  # OpenAI's
+        return fields | {"quant_method": "mxfp4"}, (4, 32, 8, head, plain)
     fields |= {"quant_method": rng.choice(["fp8", "FP8"]), "weight_block_size": block}
     return fields, (8, block, 32, head, plain)
 
@@ -114,12 +118,14 @@ def _compressed(rng):
     weights = {"num_bits": bits, "type": kind, "group_size": group, "symmetric": symmetric}
     strategy = {"strategy": "group" if group else "channel"}
     one = {"weights": weights | strategy, "targets": ["Linear"]}
-    stored = (bits, group, 16 + bits * (not symmetric), head, plain)
+    scale = 8 if form.endswith("fp4-pack-quantized") else 16 + bits * (not symmetric)
+    stored = (bits, group, scale, head, plain)
     odd = rng.random()
     fields |= {"quant_method": "compressed-tensors", "format": form}
     fields["config_groups"] = {"group_0": one}
     if odd < 0.2:
-        one["targets"], stored = ["re:.*mlp.*"], None
+        one["targets"] = ["re:.*mlp.*"]
+        stored = (*stored[:3], False, (*plain, *ATTENTION))
     elif odd < 0.25:
         other = one | {"weights": weights | {"num_bits": 2}}
         fields["config_groups"]["group_1"], stored = other, None
@@ -129,7 +135,7 @@ def _compressed(rng):
 
 
 ALGORITHMS = {  # TensorRT-LLM's names: bits, weights with one scale, bits of it
-    "FP8": (8, 10**9, 32), "fp8_pb_wo": (8, [128, 128], 32), "FP8_BLOCK_SCALES": (8, [128, 128], 32),
+    "FP8": (8, [10**9] * 2, 32), "fp8_pb_wo": (8, [128, 128], 32), "FP8_BLOCK_SCALES": (8, [128, 128], 32),
     "FP8_PER_CHANNEL_PER_TOKEN": (8, None, 32), "W8A16": (8, None, 32), "W4A16_AWQ": (4, 128, 16),
     "W4A8_AWQ": (4, 128, 16),
     "NVFP4": (4, 16, 8), "MXFP8": (8, 32, 8), "W4A16_MXFP4": (4, 32, 8), "W4A16_NVFP4": (4, 16, 8), "W4A16": None,
@@ -145,7 +151,7 @@ def _modelopt(rng):
     if isinstance(ALGORITHMS[name], tuple) and ALGORITHMS[name][1] in (16, 32, 128):
         fields["group_size"] = ALGORITHMS[name][1]
     odd = rng.random()
-    if odd < 0.1:
+    if odd < 0.1 and name != "MIXED_PRECISION":
         other = {"model.layers.0.mlp.up_proj": {"quant_algo": "NVFP4"}}
         fields["quantized_layers"], stored = other, None
     elif odd < 0.2:
@@ -225,16 +231,19 @@ def test_a_checkpoint_is_as_large_as_its_tensors_or_refused(seeds, tmp_path):
             assert stored is None or stored[0] < 16 or "kv_precision=" in said, (seed, fields)
             continue
         assert stored is not None, (seed, fields)
-        assert stored[4] != "some", (seed, fields)
         gb = found.weight_gb(range(found.layers))
-        assert gb == pytest.approx(stored_bytes(model, *stored) / 1e9, rel=0.008), (seed, fields)
+        assert gb == pytest.approx(stored_bytes(model, *stored) / 1e9, rel=2e-5), (seed, fields)
         of_keys = KV_READ[str(kv)]
-        assert (BITS[found.precision], found.kv_precision) == (stored[0], of_keys), (seed, fields)
+        assert found.kv_precision == of_keys, (seed, fields)
+        most = (
+            {stored[0], 16} if stored[4] else {stored[0]}
+        )  # matrices left out may be most of them
+        assert BITS[found.precision] in most, (seed, fields)
         read.append((kind, found.precision, found.kv_precision, place))
         groups.add(str(stored[:3]))
     kinds, precisions, kv_precisions, places = map(set, zip(*read, strict=True))
     assert kinds == {*KINDS} - {_unknown}
-    assert precisions == {"fp8", "int8", "int4", "bf16"}
+    assert precisions == {*BITS}
     assert kv_precisions == {"fp8", "int8", "bf16"}
     assert places == {*PLACES}
     assert groups >= {"(4, 128, 16)", "(4, 128, 20)"}

@@ -97,3 +97,29 @@ def test_a_step_says_its_mfu():
     tiny = pl.load_case("tiny", link_units="tokens")
     halves = pl.Placement.of([(2, (0,)), (2, (1,))])
     assert pl.timeline_of(tiny, halves, training=True).mfu is None
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+def test_sequence_parallelism_and_a_sharded_optimizer_keep_what_their_papers_say(gpus):
+    """Of a layer a t-th (Korthikanti et al., table 2); of Adam's 12 bytes an n-th among n copies (ZeRO-1)."""
+    node = [pl.GPU("H100-SXM", 1e5, None, "node", 450)] * gpus
+    model = replace(pl.load_model("Llama-3-70B"), layers=4)
+    whole = pl.Placement.of([(4, tuple(range(gpus)))])
+
+    def stage(engine, batch, **options):
+        load, costs = pl.Workload(4096, batch, "training"), pl.Roofline(engine=engine, **options)
+        cluster = pl.Cluster(node, np.full((gpus, gpus), 450.0))
+        problem = pl.Problem(cluster, model, load, costs, max_gpus_per_stage=gpus)
+        return costs.training_cost(problem, pl.evaluate(problem, whole).stages[0])
+
+    cut, plain = (stage(engine, 1, copies=False) for engine in ("Megatron-Bridge", "Megatron"))
+    by_hand = 4096 * (4 * (8 * 8192 + 2 * (2 * 8192 + 2048 + 4 * 28672)) + 4 * (8192 + 128256))
+    assert cut.activation_gb == pytest.approx(by_hand / gpus / 1e9)
+    assert cut.activation_gb <= plain.activation_gb
+    parameters = model.parameters() / 1e9
+    sharded, copied = (
+        stage(engine, gpus, tensor_parallel=False) for engine in ("Megatron-Bridge", "Megatron")
+    )
+    assert sharded.state_gb == pytest.approx((2 + 4 + 12 / gpus) * parameters)
+    assert copied.state_gb == pytest.approx(18 * parameters)
+    assert sharded.step <= copied.step

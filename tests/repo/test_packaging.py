@@ -255,9 +255,10 @@ def _python_of(page):
 
 
 def test_every_page_with_python_is_run():
-    """By the tests below, two in test_site.py, and that of one's own cost model."""
+    """By the tests below, two in test_site.py, those of one's own cost model and, at night, of requests served."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
-    run = "README adding exam how_a_placement_is_computed how_an_optimum_is_found using"
+    run = "README adding exam how_a_placement_is_computed how_an_optimum_is_found requests using"
+    run += " within_the_error"
     assert {page.stem for page in pages if "```py" in page.read_text("utf-8")} == set(run.split())
 
 

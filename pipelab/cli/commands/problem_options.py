@@ -223,7 +223,7 @@ def counts_of(text: str, known: "Mapping[str, GPUFacts]") -> dict[str, int]:
 
 def gpu_type(name: str, known: "Mapping[str, GPUFacts]") -> str:
     """Find a known type by its name, a driver's name, or a beginning that several share, which is said."""
-    from pipelab.hardware.known_gpus import type_of
+    from pipelab.hardware.known_gpus import HOW_TO_ADD_A_GPU, type_of
 
     wanted = name.lower()
     exact = next((t for t in known if t.lower() == wanted), None) or type_of(name, known)
@@ -231,7 +231,8 @@ def gpu_type(name: str, known: "Mapping[str, GPUFacts]") -> str:
         return exact
     family = [t for t in known if wanted and t.lower().startswith(f"{wanted}-")]
     if not family:
-        raise _refused("--gpus", name, f"expected a known GPU; {nearest(name, known)}")
+        expected = f"expected a known GPU; {nearest(name, known)}; or {HOW_TO_ADD_A_GPU}"
+        raise _refused("--gpus", name, expected)
     chosen = max(family, key=lambda t: known[t].memory_gb)
     if len(family) > 1:
         _say_once(f"{name} is taken for {chosen}, of {', '.join(family)}")

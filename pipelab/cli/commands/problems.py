@@ -42,6 +42,7 @@ CaseOfPlan = Annotated[Text, option("Of a plan: its case, if the plan does not n
 RunsOn = Annotated[
     Text, option("The best plan that this engine can start, and what its rules cost; see settings.")
 ]
+Within = Annotated[Real, option("Where the plan turns if speeds are off by this share.", min=0)]
 Plan = Annotated[Text, _kept("Write the whole plan, rates included, to this .json file.")]
 Budget = Annotated[Real, option("The most that all GPUs may cost, in $ per hour.")]
 Schedule = Annotated[Text, option("Of training: 1F1B (the default), ZBH1, …, or best.")]
@@ -64,6 +65,7 @@ def solve(
     schedule: Schedule = None,
     recompute: Recompute = None,
     runs_on: RunsOn = None,
+    within: Within = None,
     form: Annotated[Text, option("With --method joint: written or tight.")] = None,
     time_limit: Limit = None,
     gap: Gap = None,
@@ -80,6 +82,7 @@ def solve(
     options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
     options |= {"at_least": at_least, "budget": budget, "runs_on": runs_on}
     options |= {"schedule": schedule, "recompute": recompute}
+    options |= {"within": within if objective == "regret" else None}
     problem = context.obj.problem(case)
     result = run(problem, method, objective or objective_of(problem), **_given(options))
     if as_json:
@@ -88,6 +91,7 @@ def solve(
         print_result(result)
         if runs_on is not None and result.placement is not None:
             print(result.cost_of_rules().sentence)
+        _print_turns(problem, result, within, time_limit)
     _keep(result, result.placement, output)
 
 
@@ -107,6 +111,7 @@ def deploy(
         bool, option("Some GPUs read prompts, the others write answers.", "--pools")
     ] = False,
     runs_on: RunsOn = None,
+    within: Within = None,
     time_limit: Limit = None,
     gap: Gap = None,
     as_json: Json = False,
@@ -126,11 +131,13 @@ def deploy(
     options |= {"pools": pools or None, "runs_on": runs_on}
     if batches is not None:
         options["batches"] = [_whole("deploy", "--batches", size) for size in batches.split(",")]
-    deployment = run(context.obj.problem(case), **_given(options))
+    problem = context.obj.problem(case)
+    deployment = run(problem, **_given(options))
     if as_json:
         print(json.dumps(deployment.to_dict(), allow_nan=False))
     else:
         print_deployment(deployment)
+        _print_turns(problem, deployment, within, time_limit)
     _keep(deployment, deployment.pipelines, output)
 
 
@@ -166,6 +173,17 @@ def _keep(answer: Any, plans: object, output: str | None) -> None:
         raise typer.Exit(1)
     if output is not None:
         save(answer, output)
+
+
+def _print_turns(
+    problem: "Problem", answer: Any, within: float | None, limit: float | None
+) -> None:
+    """Print where a plan turns, if that was asked for."""
+    from pipelab.engine.speed_scenarios import sensitivity
+
+    if within is not None and answer._goal[0] is not None:
+        ends = _given({"time_limit": limit})
+        print(sensitivity(problem, answer, within, **ends).sentence)
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

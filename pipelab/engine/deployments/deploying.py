@@ -3,13 +3,13 @@
 `deploy` checks what is asked and makes one problem for each workload that a pipeline may have: a batch
 size, a phase where requests are served, a way to start an engine. `_Deploying.run` answers in four steps:
 
-1. `solve` finds the best single pipeline, and rules of thumb simple ones in every node. Whatever ends the search later,
-   the answer yields no less.
+1. `solve_for_attainable` finds the best single pipeline. Whatever ends the search later, the answer yields no less.
 2. `offers` makes an *offer* of each problem: its stages by classes of GPUs and ranges of numbers in flight. Identical
    nodes are taken together as long as no link binds.
-3. `column_generation` finds pipelines and, in each round, a bound on all deployments, from prices of GPUs which no
-   pipeline's rate exceeds. If a gap remains, it lists every pipeline that a better deployment could have, and the whole
-   program over these proves the best.
+3. The work of stages bounds all deployments at once (`master_program`). Simple pipelines are columns, and where two do
+   not fit, the search is for one. Else `column_generation` finds pipelines and, in each round, a bound from prices of
+   GPUs which no pipeline's rate exceeds. If a gap remains, `closing` lists every pipeline that a better deployment
+   could have, and the whole program over these proves the best.
 4. GPU ids are given to the stages, and `evaluate` recomputes every pipeline. If the stages cannot be packed into nodes,
    steps 2 and 3 are done again with nodes apart. The status is "optimal" only if the bound meets the recomputed value.
 
@@ -17,6 +17,7 @@ With a load there are two goals, one after the other: first enough throughput, w
 served, and then the least price.
 """
 
+import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -32,28 +33,30 @@ from pipelab import fields
 from pipelab.costs import refuse_transfers
 from pipelab.display import counted, listed
 from pipelab.engine import arguments
+from pipelab.engine.answers import Result
 from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
-from pipelab.engine.deployments.column_generation import (
-    DeploymentGoal,
-    Generation,
-    PipelineColumn,
-    are_few_mixes,
-)
+from pipelab.engine.deployments.closing import are_few_mixes
+from pipelab.engine.deployments.column_generation import Generation
+from pipelab.engine.deployments.master_program import DeploymentGoal, PipelineColumn
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
+from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import best_service
 from pipelab.engine.deployments.unmet_time_limits import why_unkept
-from pipelab.engine.flows.capacities import by_area, stages_of
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
-from pipelab.engine.methods.first_placements import best_of, incumbents
+from pipelab.engine.methods.attainable_rate import solve_for_attainable
+from pipelab.engine.methods.batches import best_answer, solved_in_turn
+from pipelab.engine.methods.first_placements import simple_placements
+from pipelab.engine.methods.least_regret import speed_bands
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
-from pipelab.engine.solving import solve
+from pipelab.engine.solving import method_of
+from pipelab.engine.speed_costs import with_speeds
 from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
@@ -64,6 +67,8 @@ from pipelab.problem import Phase, Problem
 from pipelab.requests import Limits, for_phase, request_tokens
 
 _RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a flow is named
+_SIMPLE_COLUMNS = 24  # of each pool
+_MORE_RATE_FACTOR = 1.1  # which a larger batch has to bring
 _ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads
 _ALONE_TIME_SHARE = 0.4  # at most, of the time limit
 _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
@@ -97,6 +102,7 @@ def deploy(
     stop: arguments.Stop = None,
     on_progress: arguments.OnProgress = None,
     runs_on: str | None = None,
+    within: Any = None,
 ) -> Deployment:
     """Find the best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.
 
@@ -137,6 +143,9 @@ def deploy(
         Called after every round.
     runs_on : str, optional
         An engine of `settings`: only pipelines that it can start. Its `cost_of_rules()` says what that costs.
+    within : float, mapping of GPU type to float, or "band", optional
+        How far off the predicted speed of each type may be, as for `solve`. Then the cheapest deployment is sought that
+        serves the load whichever speeds are true. All that is said of it is for the slowest of these.
 
     Returns
     -------
@@ -200,6 +209,24 @@ def deploy(
         options: dict[str, Any] = {"batches": batches, "pools": pools, "single": single, "gap": gap}
         again = partial(_deploy_again, limits=limits, **options)
     load, asked = requests_per_s or at_least, again
+    if within is not None:
+        bands = speed_bands(problem, within, "deploy")
+        if not load:
+            expected = (
+                "expected None without a load; pl.sensitivity says where the most tokens/s turn"
+            )
+            raise InvalidValue("deploy", [("within", within, expected)])
+        # Slower GPUs serve no more: what serves the load at the slowest serves it at all speeds.
+        slowest = with_speeds(problem.costs, {name: 1 - share for name, share in bands.items()})
+        ends = {"time_limit": time_limit and time_limit / 2, "stop": stop, "runs_on": runs_on}
+        cases = problem, replace(problem, costs=slowest)
+        nominal, robust = (again(one, load, on_progress=on_progress, **ends) for one in cases)
+        price, more = nominal.usd_per_hour, robust.usd_per_hour
+        if price and more:
+            off, rise = 100 * max(bands.values()), more / price - 1
+            said = f"serving it at all speeds within {off:.3g}% costs {rise:.1%} more than as predicted"
+            robust = replace(robust, reason="; ".join(filter(None, (said, robust.reason))))
+        return replace(robust, seconds=nominal.seconds + robust.seconds)
     by_host = limits is None and not load and not single
     if runs_on is not None and by_host and rules_of(runs_on, "runs_on").one_host:
         hosts = identical_hosts(problem.cluster)
@@ -326,6 +353,7 @@ class _Deploying:
     pools: Mapping[str, float]  # see `DeploymentGoal.pools`
     single: bool
     alone: dict[Problem, Placement] = field(default_factory=dict)  # the best single pipelines
+    alone_bound: float = math.inf  # no pipeline attains more
 
     def run(self) -> Deployment:
         """Find the best deployment, with identical nodes taken together if that is enough.
@@ -398,7 +426,8 @@ class _Deploying:
             gap=self.gap,
             enough=enough,
         )
-        if self.single:
+        one = not self.at_least and len(self.pools) == 1 and most.most_pipelines < 2
+        if self.single or one:
             return self._answer(most, self._search_alone(most))
         if not self.at_least:
             return self._answer(most, self._search(most))
@@ -439,40 +468,66 @@ class _Deploying:
         return None
 
     def _search_alone(self, generation: Generation) -> str | None:
-        """Find the best pipeline; return what ended the search before that."""
+        """Find the best pipeline, where there is one or one is asked for; return what ended the search before that."""
         try:
             self._add_simple_columns(generation)
             for column in generation.pipelines:
                 generation.keep_if_better([column])
+            if self.alone_bound < math.inf:
+                generation.knows(self.alone_bound, "single pipelines")
             generation.generate_alone()
         except Ended as end:
             return end.reason
         return None
 
     def _begin_with_simple(self, generation: Generation) -> None:
-        """Add simple pipelines as columns, and keep the best deployment of these."""
+        """Bound all deployments by the work of stages, and keep the best deployment of simple pipelines."""
         self._add_simple_columns(generation)
         generation.round_relaxation()
 
     def _add_simple_columns(self, generation: Generation) -> None:
-        """Add simple pipelines, and the best single one, as columns."""
+        """Add the best single pipelines as columns, and simple ones that may yield most for the price of their GPUs."""
+        generation.bound_by_work()
+        simple = list[PipelineColumn]()
         for problem, offer in {offer.problem: offer for offer in generation.offers}.items():
-            alone = [self.alone[problem]] if problem in self.alone else []
-            for placement in [*incumbents(problem), *alone]:
-                generation.add_column(_column(offer, placement))
+            if problem in self.alone:
+                generation.add_column(_column(offer, self.alone[problem], offer.attained))
+            simple += [_column(offer, p, offer.promised) for p in simple_placements(problem)]
+        fastest = dict[tuple[str, tuple[int, ...]], PipelineColumn]()
+        for column in simple:  # smaller batches come first, and leave memory for more of them
+            known = fastest.get((column.offer.pool, column.gpus))
+            if column.rate > (_MORE_RATE_FACTOR * known.rate if known else 0.0):
+                fastest[column.offer.pool, column.gpus] = column
+        for pool in self.pools:
+            price = fields.given(generation.prices).per_gpu(pool)
+            columns = [
+                (c.rate / (price @ c.gpus), c) for c in fastest.values() if c.offer.pool == pool
+            ]
+            for _, column in heapq.nlargest(_SIMPLE_COLUMNS, columns, key=lambda of: of[0]):
+                if self.limits is not None:  # then one takes longer
+                    self.deadline.check()
+                generation.add_column(column._replace(rate=column.offer.attained(column.stages)))
 
     def _find_best_alone(self) -> None:
-        """Find the best single pipeline of each workload, of as many as there is time for."""
+        """Find the best single pipeline of each workload, as far as it is the best of all and there is time."""
         if self.limits is not None:  # the best pipeline need not keep them
             return
-        whole = self.deadline.within(min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left))
-        for i, problem in enumerate(self.problems):
-            if i and whole.reason:
-                break
-            seconds = whole.left / (len(self.problems) - i)
-            placement = solve(problem, time_limit=seconds, stop=apart(whole.stop)).placement
-            if placement is not None:
-                self.alone[problem] = placement
+        seconds = min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left)
+        whole = self.deadline.within(seconds)
+
+        def best(problem: Problem, options: Mapping[str, Any], to_beat: float) -> Result:
+            return solve_for_attainable(problem, "auto", method_of("auto", {}), options, to_beat)
+
+        def following(results: Sequence[Result]) -> tuple[Problem, Mapping[str, Any]]:
+            return self.problems[len(results)], {"stop": whole.stop}
+
+        results = solved_in_turn(len(self.problems), following, best, whole)
+        left_out = len(results) < len(self.problems)
+        self.alone = {r.problem: r.placement for r in results if r.placement is not None}
+        together = best_answer(results, left_out)
+        self.alone_bound = together.bound or math.inf
+        if together.status == "infeasible":
+            self.alone_bound = 0.0
 
     def _answer_unserved(self, most: Generation, ended: str | None) -> Deployment:
         """Answer a load that no deployment serves, or that none of those found serves."""
@@ -500,7 +555,7 @@ class _Deploying:
         if not pipelines and ended:
             reason = _none_yet(generation) if packed else _why_open(packed)
             return self._simple(ended, reason), packed
-        if not pipelines and packed and (settled or generation.bound is None):
+        if not pipelines and packed and (settled or not self.alone_bound):
             return self.none(self._why_none(generation.offers)), packed
         bound, reason = generation.value if settled else generation.bound, ""
         if ended is None:
@@ -527,23 +582,15 @@ class _Deploying:
         return why_too_few(self.problem, held, "listing every pipeline")
 
     def _simple(self, ended: str, reason: str) -> Deployment:
-        """Answer a search that ended without a deployment: with one simple pipeline if that serves the load."""
-        if self.limits is not None:
-            return self._deployment((), None, ended, reason)
+        """Answer a search that ended without a deployment: with the best single pipeline if that serves the load."""
+        alone = self._best_alone()
+        return self._deployment(alone, None, ended, "" if alone else reason)
 
-        def value(placement: Placement, evaluation: Evaluation) -> float:
-            if self.at_least:
-                return price_per_hour(self.problem, placement) or math.inf
-            return -evaluation.attainable
-
-        placement = best_of(
-            incumbents(self.problem), self.at_least, value, lambda evaluation: evaluation.attainable
-        )
-        pipelines: tuple[Pipeline, ...] = ()
-        if placement is not None:
-            pipeline = pipeline_of(self.problem, (placement,), None)
-            pipelines = (pipeline,) if pipeline.throughput >= self.at_least else ()
-        return self._deployment(pipelines, None, ended, "" if pipelines else reason)
+    def _best_alone(self) -> tuple[Pipeline, ...]:
+        """Return the best single pipeline; none where none is known that serves the load."""
+        alone = [pipeline_of(problem, (best,), None) for problem, best in self.alone.items()]
+        alone.sort(key=lambda pipeline: pipeline.throughput)
+        return tuple(p for p in alone[-1:] if p.throughput >= self.at_least)
 
     def none(self, reason: str) -> Deployment:
         """Answer that there is no deployment."""
@@ -561,11 +608,9 @@ class _Deploying:
 
         Where throughput is the goal, the best single pipeline is the answer if it yields more.
         """
-        if self.limits is None and not self.at_least:
-            alone = [pipeline_of(problem, (best,), None) for problem, best in self.alone.items()]
-            most = max(alone, key=lambda pipeline: pipeline.throughput, default=None)
-            if most is not None and most.throughput > self._rate_served(pipelines):
-                pipelines = (most,)
+        alone = () if self.at_least else self._best_alone()
+        if alone and sum_of(alone) > self._rate_served(pipelines):
+            pipelines = alone
         value = self._rate_served(pipelines)
         throughput = value
         if self.limits is not None:
@@ -583,7 +628,7 @@ class _Deploying:
             status, bound = status_and_bound(known, bound)
         proven = status == "optimal"
         size: dict[str, int] = {}
-        details: dict[str, Any] = {"dual_prices": {}, "progress": ()}
+        details: dict[str, Any] = {"bounds": {}, "dual_prices": {}, "progress": ()}
         if generation is not None:
             size = {
                 "classes": len(generation.goal.counts),
@@ -591,6 +636,7 @@ class _Deploying:
                 "rounds": generation.rounds,
             }
             details = {
+                "bounds": dict(generation.bounds),
                 "dual_prices": _dual_prices(generation),
                 "progress": tuple(generation.progress),
             }
@@ -608,20 +654,19 @@ class _Deploying:
             solver=choice.solver_version() if generation else "",
             reason=self.deadline.remark("" if proven else reason),
             stopped_by=None if proven else ended,
-            details=details | self._beyond_links(pipelines),
+            details=details | self._beyond_links(pipelines, details["bounds"]),
             again=self.again,
         )
 
-    def _beyond_links(self, pipelines: Sequence[Pipeline]) -> dict[str, float]:
+    def _beyond_links(
+        self, pipelines: Sequence[Pipeline], bounds: Mapping[str, float]
+    ) -> dict[str, float]:
         """Return what GPUs alone let pass, where a link holds back a pipeline and this is much more; else nothing."""
         if self.limits is not None or self.at_least or len(self.problems) > 1:
             return {}
         if not any(_is_held_by_link(evaluate(self.problem, p.placement)) for p in pipelines):
             return {}
-        try:
-            most = by_area(stages_of(self.problem, True, self.deadline).at(0.0))
-        except (Ended, TooLarge):
-            return {}
+        most = bounds.get("work of stages", 0.0)
         return {"gpus_alone": most} if most > _RATIO_FOR_A_FLOW * sum_of(pipelines) else {}
 
 
@@ -636,13 +681,13 @@ def _is_held_by_link(evaluation: Evaluation) -> bool:
     return full and all(name.startswith("link") for name in evaluation.bottlenecks)
 
 
-def _column(offer: Offer, placement: Placement) -> PipelineColumn:
-    """Make a column of a placement: its layers and GPUs by class, and what it attains."""
+def _column(
+    offer: Offer, placement: Placement, rate: Callable[[tuple[StageOf, ...]], float]
+) -> PipelineColumn:
+    """Make a column of a placement: its layers and GPUs by class, and its rate."""
     stages = tuple(offer.stages_of(placement))
     gpus = np.sum([stage_gpus for _, stage_gpus in stages], axis=0)
-    return PipelineColumn(
-        rate=offer.attained(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages
-    )
+    return PipelineColumn(rate=rate(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages)
 
 
 # What is said beside the pipelines
@@ -654,7 +699,7 @@ def _dual_prices(generation: Generation) -> dict[str, float]:
         return {}
     out: dict[str, float] = {}
     tokens = [*generation.goal.pools.values()][-1]  # of answers, where there are any
-    classes = generation.columns[0].offer.table.classes
+    classes = generation.offers[0].table.classes
     worth = generation.prices.cost * generation.prices.unit * tokens
     for a, price in enumerate(worth.tolist()):
         name = classes.gpu(a).type

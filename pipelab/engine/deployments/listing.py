@@ -12,7 +12,8 @@ labels few:
 - Of labels with the same GPUs, entered in the same way, one that is neither faster nor sooner than another is dropped.
 
 Where requests have limits on time (`timing`), a label has a second time, which is limited, and remembers how the last
-stage is left, for the hop back.
+stage is left, for the hop back. Where an engine fills a pipeline by stages, a label counts these: they limit what is in
+flight.
 """
 
 from collections.abc import Iterator
@@ -57,6 +58,8 @@ class _Labels(NamedTuple):
         The last of the rates that are asked which `rate` reaches.
     entered, left : int arrays, shape (N,)
         The ways in which the first stage is entered and the last is left (0 where there is no hop back).
+    stages : int array, shape (N,)
+        Number of stages; 0 where it does not matter.
     row, rest : int arrays, shape (N,)
         The first stage's row of the table, and the number of the label that it was put before.
     """
@@ -69,6 +72,7 @@ class _Labels(NamedTuple):
     reached: np.ndarray
     entered: np.ndarray
     left: np.ndarray
+    stages: np.ndarray
     row: np.ndarray
     rest: np.ndarray
 
@@ -113,7 +117,7 @@ class Listing:
         timing = offer.timing
         back = None if timing is None else timing.back
         self.ways = ways_of(self.table.link, self.table.hop, self.gpus, back)
-        self.complete = few and self.ways is not None
+        self.complete = few and self.ways is not None and not self.table.pure
         self.price = self.gpus @ prices
         self.rate, self.took = self.table.rate[self.rows], self.table.seconds[self.rows]
         paths, asked = offer.paths[1], np.arange(len(offer.asked[0]))
@@ -127,6 +131,7 @@ class Listing:
             late = replace(paths, seconds=timing.late[offer.rows])
             self.soonest_late = late.paid(free, 1.0, asked[:1], deadline)[:, 0]
         self.index = self._reached(self.rate)
+        self.by_stages = offer.problem.costs.filling == "by_stages"
         self.steps = 0
         self._first: list[np.ndarray] = []  # of all labels by number: the first stage's row,
         self._rest: list[np.ndarray] = []  # and the label that it was put before
@@ -156,6 +161,7 @@ class Listing:
                 reached=none + self.short.shape[1] - 1,
                 entered=none + end,
                 left=none,
+                stages=none,
                 row=none,
                 rest=none - 1,
             )
@@ -255,6 +261,7 @@ class Listing:
                 reached=k,
                 entered=enter[c],
                 left=left,
+                stages=ends.stages[i] + self.by_stages,
                 row=self.rows[c],
                 rest=number + first + i,
             )
@@ -266,9 +273,17 @@ class Listing:
                 yield int(begin[a]), done.part(slice(a, b))
 
     def _found(self, labels: _Labels, starts: list[int]) -> list[ListedPipeline]:
-        rate = np.minimum(labels.rate, self.offer.tokens / np.maximum(labels.seconds, 1e-300))
+        offer, load = self.offer, self.offer.problem.workload
+        most, tokens = (
+            np.full(len(labels.row), offer.numbers.last),
+            load.tokens * offer.problem.parts,
+        )
+        if self.by_stages:
+            most = np.minimum(most, labels.stages + offer.problem.costs.filling_number)
+        rate = np.minimum(labels.rate, most * tokens / np.maximum(labels.seconds, 1e-300))
+        rate[most < offer.numbers.first] = 0.0
         few = labels.gpus.sum(axis=1) <= self.offer.most_gpus
-        worth = np.flatnonzero((rate >= labels.price - self.slack) & few)
+        worth = np.flatnonzero((rate >= labels.price - self.slack) & (rate > 0) & few)
         worth = worth[np.lexsort((labels.gpus[worth].sum(axis=1), -rate[worth]))]
         _, kept = np.unique(labels.gpus[worth], axis=0, return_index=True)
         worth = worth[np.sort(kept)]
@@ -300,10 +315,11 @@ def _joined(parts: list[_Labels]) -> _Labels:
 
 
 def _undominated(labels: _Labels) -> np.ndarray:
-    """Number the labels that none with the same GPUs, entered and left in the same ways, beats in rate and times."""
+    """Number the labels that none with the same GPUs, ways and number of stages beats in rate and times."""
     size = labels.gpus.max(axis=0, initial=0) + 1.0
     strides = np.append(1.0, np.cumprod(size))
-    ways = labels.entered + (1 + labels.entered.max()) * labels.left
+    ways = labels.left + (1 + labels.left.max()) * labels.stages
+    ways = labels.entered + (1 + labels.entered.max()) * ways
     if strides[-1] * (1 + ways.max()) < 2**53:  # one number says all
         keys = [labels.gpus @ strides[:-1] + strides[-1] * ways]
     else:

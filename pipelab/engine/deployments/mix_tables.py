@@ -63,10 +63,10 @@ class MixTables:
         self.shape = tuple((offer.table.classes.count + 1).tolist())
 
     def fit(self) -> bool:
-        """Return whether a table takes a moment, by its numbers times the stages that may end at each."""
+        """Return whether all stages are listed, and a table takes a moment, by its numbers times stages at each."""
         layers = len(self.offer.span)
         steps = (layers + 1) * layers // 2 * len(self.offer.table.composition) * prod(self.shape)
-        return steps <= _MOST_TABLE_STEPS
+        return steps <= _MOST_TABLE_STEPS and not self.offer.table.pure
 
     def best(self, known: np.ndarray, enough: np.ndarray, any_will_do: bool = False) -> BestRates:
         """Return the best rate of every mix, where it is more than what is known, and than what is enough.

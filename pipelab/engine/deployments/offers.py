@@ -131,7 +131,8 @@ def _link_binds(offer: Offer) -> bool:
 def _table(instance: Instance, merged: bool, deadline: Deadline) -> Instance:
     """Group an instance by classes, each of which has its price; `merged`: identical nodes count as one.
 
-    Where mixed stages are too many to list and no faster than their slowest GPUs, they are left out.
+    Where mixed stages are too many to list and no faster than their slowest GPUs, they are left out: bounds hold, as
+    stages of one class are listed whether it has so many GPUs or not, and no list is complete.
     """
     groups = _merged(instance) if merged else apart(instance)
     try:

@@ -110,6 +110,16 @@ class Offer:
         return self.problem.costs.most_gpus
 
     @cached_property
+    def work(self) -> np.ndarray:
+        """The most that a stage of each composition does of a pipeline's work, as tokens/s through all layers."""
+        layers = self.table.spans.layers
+        return (self.table.rate * layers).max(axis=1, initial=0.0) / self.problem.model.layers
+
+    def most_work(self, prices: np.ndarray) -> float:
+        """The most work of a stage for the price of its GPUs: no pipeline has more rate per price."""
+        return float((self.work / (self.table.composition @ prices)).max())
+
+    @cached_property
     def span(self) -> np.ndarray:
         """The kind of span by first layer and number of layers less one."""
         return self.problem.model.spans.kind
@@ -315,6 +325,21 @@ class Offer:
 
     def counted(self, stages: Sequence[StageOf]) -> float:
         """With what stages count in the bound: no pipeline of these in this order attains more."""
+        slowest, took = self._slowest_and_seconds(stages)
+        return min(slowest, self.tokens / took) if slowest else 0.0
+
+    def promised(self, stages: Sequence[StageOf]) -> float:
+        """`counted` within limits on time: with no more in flight than the slowest stage has time for."""
+        slowest, took = self._slowest_and_seconds(stages)
+        if not slowest or took > self.longest:
+            return 0.0
+        tokens, load = self.tokens, self.problem.workload
+        if self.timing is not None and load.phase != "prefill":
+            tokens = min(tokens, load.tokens * np.floor(self.timing.latest * slowest / load.tokens))
+        return float(min(slowest, tokens / took))
+
+    def _slowest_and_seconds(self, stages: Sequence[StageOf]) -> tuple[float, float]:
+        """The rate of the slowest stage or link, and the seconds of a traversal."""
         sizes, used = np.array([n for n, _ in stages]), np.array([gpus for _, gpus in stages])
         spans = self.span[np.cumsum(sizes) - sizes, sizes - 1]
         rate, seconds = self.table.rates_of(used)
@@ -323,7 +348,7 @@ class Offer:
         for here, there in pairwise(used > 0):
             slowest = min(slowest, self.table.link[np.ix_(here, there)].min())
             took += self.table.hop[np.ix_(here, there)].max()
-        return float(min(slowest, self.tokens / took))
+        return float(slowest), float(took)
 
     def attained(self, stages: tuple[StageOf, ...]) -> float:
         """What a pipeline attains, each stage within one node where there is room; 0 if it lacks memory there."""

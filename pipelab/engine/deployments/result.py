@@ -80,8 +80,9 @@ class Deployment(PlanAnswer, DeploymentPlan):
     stopped_by : str or None
         "time limit", "gap limit", "stop", "interrupt", … where it ended early.
     details : mapping
-        `progress`: incumbent and bound, round by round. `dual_prices`: by type, what the relaxation
-        says that one more GPU brings, in tokens/s.
+        `progress`: incumbent and bound, round by round. `bounds`: what no deployment beats, by what proves it
+        ("work of stages", "prices of pipelines", "lists of pipelines", "single pipelines"). `dual_prices`: by type,
+        what the relaxation says that one more GPU brings, in tokens/s.
     again : function or None
         `deploy` with the same batches, for a problem and a load.
     runs_on : str
@@ -172,8 +173,11 @@ class Deployment(PlanAnswer, DeploymentPlan):
             best = "cheapest" if self.at_least else "optimal"
             what = "single pipelines" if self.single else "deployments"
             text = f"{text}, proven {best} among all {what}{among} in {self.seconds:.3g} s."
-            return text + self._beyond_links + self._timed_as
-        far = self._up_to("; the best", "cheaper" if self.at_least else "faster")
+            return text + self._remark + self._beyond_links + self._timed_as
+        bounds = self.details.get("bounds", {})
+        tightest = (max if self.at_least else min)(bounds, key=bounds.get, default="")
+        by = f"by {tightest} " if tightest else ""
+        far = self._up_to(f"; {by}the best", "cheaper" if self.at_least else "faster")
         remarks = self._remark + self._beyond_links + self._timed_as
         return f"{text}, not proven best{self._why}{far}." + remarks
 

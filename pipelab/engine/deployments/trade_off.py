@@ -16,17 +16,17 @@ import numpy as np
 
 from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import Deadline, Ended, apart
-from pipelab.engine.deployments.column_generation import (
+from pipelab.engine.deployments.closing import ClosingSearch
+from pipelab.engine.deployments.deploying import deploy, pipelines_of, sum_of
+from pipelab.engine.deployments.master_program import (
     DeploymentGoal,
-    Generation,
     PipelineColumn,
     Prices,
-    as_often_as_chosen,
     solve_whole_program,
 )
-from pipelab.engine.deployments.deploying import deploy, pipelines_of, sum_of
 from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.result import Deployment
+from pipelab.engine.deployments.rounding import as_often_as_chosen
 from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.prices import total, within_budget
 from pipelab.engine.tolerances import ONE_ANSWER
@@ -58,7 +58,7 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
         if mixes <= _MOST_MIXES:
             price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
             weight = np.array(price) if against == "usd_per_hour" else np.ones(len(classes))
-            most = Generation(
+            most = ClosingSearch(
                 offers=offers,
                 goal=DeploymentGoal(counts=classes.count, load=0.0, price=weight),
                 deadline=deadline,
@@ -79,7 +79,7 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
 
 
 def _whole_curve(
-    most: Generation, columns: list[PipelineColumn], complete: bool, curve: Curve
+    most: ClosingSearch, columns: list[PipelineColumn], complete: bool, curve: Curve
 ) -> None:
     """Add the points of all columns: the most within a budget, the least that it costs, less than that."""
     goal = most.goal

@@ -14,4 +14,4 @@ MethodName = Literal[
     "joint",
     "aggregated",
 ]
-ObjectiveName = Literal["throughput", "rate", "latency", "cost", "step_time"]
+ObjectiveName = Literal["throughput", "rate", "latency", "cost", "step_time", "regret"]

@@ -37,9 +37,7 @@ def incumbents(problem: Problem, budget: float | None = None) -> dict[Placement,
     The simplest come first, until they have 300 stages together. Those that do not fit, or cost more than a budget in
     $ per hour, are left out.
     """
-    placements: Iterator[Placement] = chain(
-        _by_rules(problem), _stages_alone(problem), _pipelines(problem)
-    )
+    placements = simple_placements(problem)
     if budget is not None:
         placements = (p for p in placements if given(price_per_hour(problem, p)) <= budget)
     evaluations, stages = {}, 0
@@ -53,6 +51,11 @@ def incumbents(problem: Problem, budget: float | None = None) -> dict[Placement,
         with suppress(InvalidPlacement):
             evaluations[placement] = evaluate(problem, placement)
     return evaluations
+
+
+def simple_placements(problem: Problem) -> Iterator[Placement]:
+    """Yield the placements of `incumbents`, the simplest first, whether they fit or not."""
+    yield from chain(_by_rules(problem), _stages_alone(problem), _pipelines(problem))
 
 
 def best_of(

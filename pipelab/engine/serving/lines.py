@@ -24,7 +24,7 @@ from pipelab.requests import cache_arrival, seconds_back
 from pipelab.serving import Line, Times, Work
 
 
-class Lane(NamedTuple):
+class LaneOfPlan(NamedTuple):
     """What a lane is: a stage, or the link from one stage to the next."""
 
     line: int  # the first that it is in
@@ -36,7 +36,7 @@ class Lines(NamedTuple):
     """The lines of a plan, with their lanes; and those that take all that waits in front of them."""
 
     lines: list[Line]
-    lanes: list[Lane]
+    lanes: list[LaneOfPlan]
     takes_all: range
 
 
@@ -76,18 +76,19 @@ def lines_of(problem: Problem, plan: object, chunk: float | None) -> Lines:
     return _together(built, problem.costs)
 
 
-def _together(built: list[tuple[Line, list[Lane]]], costs: CostModel) -> Lines:
+def _together(built: list[tuple[Line, list[LaneOfPlan]]], costs: CostModel) -> Lines:
     """Number the lanes of pipelines that share none."""
-    lines, lanes = list[Line](), list[Lane]()
+    lines, lanes = list[Line](), list[LaneOfPlan]()
     for at, (line, names) in enumerate(built):
         lines.append(line._replace(lanes=len(lanes) + np.arange(len(names))))
         lanes += [lane._replace(line=at) for lane in names]
-    return Lines(lines, lanes, range(len(lanes) if costs.filling == "dynamic" else 0))
+    takes_all = range(len(lanes) if costs.filling == "dynamic" else 0)
+    return Lines(lines=lines, lanes=lanes, takes_all=takes_all)
 
 
 def _of_placement(
     problem: Problem, placement: Placement, chunk: float | None, share: float
-) -> tuple[Line, list[Lane]]:
+) -> tuple[Line, list[LaneOfPlan]]:
     """Build the line of one pipeline, with lanes that have no numbers yet."""
     evaluation, load = evaluate(problem, placement), problem.workload
     if evaluation.links:
@@ -103,9 +104,9 @@ def _of_placement(
     )
     lanes = []
     for k, stage in enumerate(placement.stages, 1):
-        lanes.append(Lane(0, f"stage {k}", stage.gpus))
+        lanes.append(LaneOfPlan(line=0, name=f"stage {k}", gpus=stage.gpus))
         if k < len(placement) and not dynamic:
-            lanes.append(Lane(0, f"link {k}→{k + 1}", ()))
+            lanes.append(LaneOfPlan(line=0, name=f"link {k}→{k + 1}", gpus=()))
     return line, lanes
 
 
@@ -190,7 +191,10 @@ def _way_of_cache(problem: Problem, placement: Placement) -> Callable[[int], flo
 def _of_flow(problem: Problem, plan: FlowPlan, chunk: float | None) -> Lines:
     """Build a line for each way; ways share stages, and the links between two of them."""
     evaluation, load = evaluate(problem, plan), problem.workload
-    lanes = [Lane(0, f"stage {k}", stage.gpus) for k, stage in enumerate(plan.stages, 1)]
+    lanes = [
+        LaneOfPlan(line=0, name=f"stage {k}", gpus=stage.gpus)
+        for k, stage in enumerate(plan.stages, 1)
+    ]
     links: dict[tuple[int, int], int] = {}
     lines = []
     for way in evaluation.ways:
@@ -198,7 +202,7 @@ def _of_flow(problem: Problem, plan: FlowPlan, chunk: float | None) -> Lines:
         for hop in pairwise(way.stages):
             if hop not in links:
                 links[hop] = len(lanes)
-                lanes.append(Lane(0, f"link {hop[0] + 1}→{hop[1] + 1}", ()))
+                lanes.append(LaneOfPlan(line=0, name=f"link {hop[0] + 1}→{hop[1] + 1}", gpus=()))
             numbers += [links[hop], hop[1]]
         under_way = math.ceil(way.rate * way.seconds / load.tokens * (1 - 1e-9))  # Little's law
         reports = [evaluation.stages[stage] for stage in way.stages]
@@ -211,4 +215,4 @@ def _of_flow(problem: Problem, plan: FlowPlan, chunk: float | None) -> Lines:
                 share=way.rate,
             )
         )
-    return Lines(lines, lanes, range(0))
+    return Lines(lines=lines, lanes=lanes, takes_all=range(0))

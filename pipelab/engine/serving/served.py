@@ -210,7 +210,7 @@ class Served(Frozen):
 
     @property
     def sentence(self) -> str:
-        """What came of it, in a few sentences."""
+        """Say rates, times and what went wrong in a few sentences."""
         times = "; ".join(
             f"{time[:4].upper()} {number(self._known(time).mean())} ms in the mean,"
             f" {number(self.at(time, 99))} ± {number(self.error(time, 99), 2)} at the 99th percentile"

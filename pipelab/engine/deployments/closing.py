@@ -1,0 +1,288 @@
+"""Closing the gap: list the pipelines that a better deployment could have, and solve the whole program over them.
+
+`column_generation` says why these are few; `listing` finds them by labels, `mix_tables` by tables over all mixes.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS, DeploymentSearch
+from pipelab.engine.deployments.listing import MOST_LABELS, Listing
+from pipelab.engine.deployments.master_program import PipelineColumn, Prices, solve_whole_program
+from pipelab.engine.deployments.mix_tables import MixTables, smallest
+from pipelab.engine.deployments.pricing import Offer
+from pipelab.engine.deployments.rounding import as_often_as_chosen
+from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.fields import given
+
+_MORE_COLUMNS_FACTOR = 1.2  # from which a list that is not finished may have a better deployment
+_FIRST_SLACK_SHARE = 0.003  # of the bound: the first list takes the gap for this small
+_SLACK_FACTOR = 3.0  # from one complete list to the next
+_FIRST_LABELS = 150  # kept at each boundary in a first list
+_LABELS_FACTOR = 5  # from one list to the next
+# A list is soon complete if its steps grow by less than this share of what its labels do.
+_COMPLETING_GROWTH = 0.6
+_MOST_LISTING_STEPS = 600_000_000  # some twenty seconds
+_SMALL_OPEN_SHARE = 0.05
+_FEW_MIXES = 5_000
+
+
+def are_few_mixes(counts: Iterable[int]) -> bool:
+    """Return whether all ways to take some of these GPUs can be looked at."""
+    return prod(n + 1 for n in counts) <= _FEW_MIXES
+
+
+@dataclass
+class ClosingSearch(DeploymentSearch):
+    """A search that lists the pipelines that a better deployment could have, or that are better alone."""
+
+    _profits: tuple[Prices, dict[Offer, float]] | None = None
+
+    def close_gap(self) -> None:
+        """List the pipelines that a better deployment could have, and solve the whole program over them.
+
+        The first list takes the gap for small: few pipelines are that near to the price of their GPUs, and if the
+        best deployment of these leaves no wider gap, it is the best of all. Otherwise lists grow, first in what they
+        keep and then in slack, until one is complete for the gap that is open, or too long.
+
+        Raises
+        ------
+        Ended
+            The deadline was first; what was found until then is kept.
+        """
+        if self.finished:
+            return
+        self.settled = self.settled or self._settle_by_full_pipelines()
+        few = are_few_mixes(self.goal.counts.tolist())
+        bound = given(self.prices).bound
+        near, labels, last = _FIRST_SLACK_SHARE * bound, _FIRST_LABELS, 0
+        if near <= 0:  # of a load: no list is near
+            near = self.slack
+        while not self.finished:
+            timed = any(offer.tokens < np.inf and offer.timing is None for offer in self.offers)
+            far = max(near / abs(bound), self.open)
+            wide = few and timed and far > _SMALL_OPEN_SHARE and last > 0
+            slack, before = self.slack if wide else min(near, self.slack), self.value
+            known = self.steps
+            complete, solved = self._solve_over_list(slack, wide=wide, most_labels=labels)
+            if complete and solved:
+                self._bound_by_list(slack)
+            if complete and slack >= self.slack:
+                self.settled = solved
+                return
+            if complete:
+                near, labels = _SLACK_FACTOR * near, _FIRST_LABELS
+            elif labels >= MOST_LABELS or self.steps - known == last:  # no label was left out
+                break
+            elif self.steps > _MOST_LISTING_STEPS:
+                return
+            elif few or 0 < self.steps - known < _COMPLETING_GROWTH * _LABELS_FACTOR * last:
+                labels = MOST_LABELS
+            elif self.value != before or labels == _FIRST_LABELS:
+                labels = _LABELS_FACTOR * labels
+            else:
+                break
+            last = self.steps - known
+        if not self.finished and not few:
+            self._solve_over_list(self.slack, wide=False, most_labels=_FIRST_LABELS)
+
+    def _bound_by_list(self, slack: float) -> None:
+        """Keep the bound of a complete list: what is better than its best has a pipeline further below its price."""
+        bound, value = given(self.prices).bound, self.value
+        if self.goal.load:
+            bound = bound + slack if value is None else min(bound + slack, value)
+        else:
+            bound = max(bound - slack, value or 0.0)
+        self.knows(bound, "lists of pipelines")
+
+    def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[bool, bool]:
+        """Solve the whole program over a list; return whether the list is complete, and the program solved."""
+        listed, complete = self.list_columns(
+            given(self.prices), slack, wide=wide, most_labels=most_labels
+        )
+        seconds, solved = np.inf if complete else ROUNDING_SECONDS, True
+        if listed:
+            solved = self._solve_whole(listed, self.deadline.within(seconds))
+            self.deadline.check()
+        return complete, solved
+
+    def list_columns(
+        self,
+        prices: Prices,
+        slack: float,
+        *,
+        wide: bool,
+        most_labels: int,
+    ) -> tuple[list[PipelineColumn], bool]:
+        """List every pipeline within a slack of the price of its GPUs as a column; return whether none is missing, too.
+
+        Parameters
+        ----------
+        slack : float
+            In units of the bound.
+        wide : bool
+            Where time limits pipelines, look at all mixes at once, whatever the slack.
+        most_labels : int
+            Labels kept at each boundary.
+        """
+        complete, waiting, known = True, self._most_profits(self.offers, prices, slack), 0
+        while waiting:
+            if self.steps > _MOST_LISTING_STEPS:
+                complete = False
+                break
+            if self.prices and len(self.columns) > _MORE_COLUMNS_FACTOR * known:
+                self.solve_whole_for(ROUNDING_SECONDS)
+                slack, known = min(slack, self.slack), len(self.columns)
+            offer = max(waiting, key=waiting.__getitem__)
+            del waiting[offer]
+            per_gpu, short = prices.per_gpu(offer.pool), prices.as_rate(offer.pool, slack)
+            by_stages = offer.problem.costs.filling == "by_stages"  # which a table does not count
+            if wide and offer.tokens < np.inf and not by_stages:
+                sure, loose = self._list_by_tables(MixTables(offer, self.deadline), per_gpu, short)
+            else:
+                listing = Listing(offer, per_gpu, short, self.deadline, most_labels)
+                sure, loose = self._list_by_labels(listing)
+            if loose and not offer.numbers.single:
+                waiting |= self._most_profits(self._halve(offer), prices, slack)
+            else:
+                complete = complete and sure and not loose
+        near = [c for c in self.pipelines if prices.profit(c) >= -slack]
+        return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], complete
+
+    def _most_profits(
+        self, offers: Sequence[Offer], prices: Prices, slack: float
+    ) -> dict[Offer, float]:
+        """Return the offers of which a pipeline may be within the slack, and the most it may yield above its price."""
+        most = {}
+        if self._profits is None or self._profits[0] is not prices:
+            self._profits = prices, {}
+        known = self._profits[1]
+        for offer in offers:
+            if offer not in known:
+                least = offer.least(prices.per_gpu(offer.pool), self.deadline)
+                known[offer] = float((offer.asked[1] - least.price).max())
+            profit = known[offer]
+            if profit >= -prices.as_rate(offer.pool, slack):
+                most[offer] = profit / prices.as_rate(offer.pool, 1.0)
+        return most
+
+    def _list_by_labels(self, listing: Listing) -> tuple[bool, bool]:
+        """Add the pipelines of a listing as columns.
+
+        Returns
+        -------
+        complete, loose : bool
+            All are there; and one of them attains less than it counts with.
+        """
+        loose, pipelines = False, listing.pipelines()
+        self.steps += listing.steps
+        for rate, gpus, stages in pipelines:
+            listing.deadline.check()
+            if self._best_rate.get((listing.offer.pool, gpus), 0.0) < rate * (1 - ONE_ANSWER):
+                attained = listing.offer.attained(stages)
+                column = PipelineColumn(attained, gpus, offer=listing.offer, stages=stages)
+                self.add_column(column)
+                loose = loose or attained < rate * (1 - ONE_ANSWER)
+        return listing.complete, loose
+
+    def _list_by_tables(
+        self, tables: MixTables, prices: np.ndarray, slack: float
+    ) -> tuple[bool, bool]:
+        """Add the best pipeline of every mix that may be within the slack of its GPUs' price, as `_list_by_labels`.
+
+        An offer with several numbers in flight adds none, and is loose where a mix may yield more than is known.
+        """
+        offer = tables.offer
+        if not tables.fit():
+            return False, False
+        known = np.zeros(tables.shape)
+        for (_, gpus), rate in self._best_rate.items():
+            known[gpus] = rate
+        for axis in range(known.ndim):
+            np.maximum.accumulate(known, axis=axis, out=known)
+        enough = np.tensordot(prices, np.indices(known.shape), 1) - slack
+        if not offer.numbers.single:
+            return True, tables.exceed(np.maximum(known, enough))
+        best, loose = tables.best(known, enough), False
+        for mix in map(tuple, smallest(best.rate).tolist()):
+            rate, at = float(best.rate[mix]), int(best.at[mix])
+            if at >= 0:
+                column = PipelineColumn(rate=rate, gpus=mix, offer=offer, stages=(), at=at)
+                if offer.merged:
+                    stages = tables.stages(at, mix)
+                    column = PipelineColumn(
+                        rate=offer.attained(stages), gpus=mix, offer=offer, stages=stages
+                    )
+                self.add_column(column)
+                loose = loose or column.rate < rate * (1 - ONE_ANSWER)
+        return True, loose
+
+    def _settle_by_full_pipelines(self) -> bool:
+        """Return whether no deployment is better even if all pipelines are full with memory for one microbatch."""
+        listed = list[PipelineColumn]()
+        for offer in self.offers:
+            if self.prices is None or offer.tokens < np.inf or self.open > _SMALL_OPEN_SHARE:
+                return False
+            slack = self.prices.as_rate(offer.pool, self.slack)
+            per_gpu = self.prices.per_gpu(offer.pool)
+            listing = Listing(offer, per_gpu, slack, self.deadline, _FIRST_LABELS)
+            listed += [
+                PipelineColumn(rate=rate, gpus=gpus, offer=offer, stages=stages)
+                for rate, gpus, stages in listing.pipelines()
+            ]
+            self.steps += listing.steps
+            if not listing.complete:
+                return False
+        if not listed:
+            return bool(self.offers)
+        run = solve_whole_program(self.goal, listed, self.deadline.within(ROUNDING_SECONDS))
+        if run.x is None or run.status != "optimal":
+            return run.status == "infeasible"
+        full = as_often_as_chosen(listed, run.x)
+        attained = [c._replace(rate=c.offer.attained(c.stages)) for c in full]
+        self.keep_if_better(attained)
+        for column in attained:
+            self.add_column(column)
+        most, value = self.goal.value(full), given(self.value)
+        return most * (1 - ONE_ANSWER) <= value <= most * (1 + ONE_ANSWER)
+
+    def generate_alone(self) -> None:
+        """Find the best pipeline alone by branch and bound over offers.
+
+        The offer that may yield most is next. Without prices, those of its pipelines are listed that are faster than
+        the best so far. Where one yields less than it counts with, the offer's numbers in flight are halved.
+
+        Raises
+        ------
+        Ended
+            The deadline was first; the bound is what the offers may yield that were left.
+        """
+        free = np.zeros(len(self.goal.counts))
+        prices = Prices(cost=free, ratio=dict(self.goal.pools), bound=np.inf, unit=1.0)
+
+        def most_profits(offers: Sequence[Offer]) -> dict[Offer, float]:
+            return self._most_profits(offers, prices, -(self.value or 0.0))
+
+        waiting, unlisted = {} if self.finished else most_profits(self.offers), 0.0
+        while waiting:
+            offer = max(waiting, key=waiting.__getitem__)
+            self.knows(max(waiting[offer], unlisted, self.value or 0.0), "lists of pipelines")
+            if self.finished or waiting[offer] <= 0:
+                break
+            floor = prices.as_rate(offer.pool, -(self.value or 0.0))
+            sure, loose = self._list_by_labels(Listing(offer, free, floor, self.deadline))
+            for column in self.pipelines:
+                self.keep_if_better([column])
+            most = waiting.pop(offer)
+            if loose and not offer.numbers.single:
+                waiting |= most_profits(self._halve(offer))
+            elif loose or not sure:
+                unlisted = max(unlisted, most)
+            self.rounds += 1
+            self._report_progress()
+        if not self.finished:
+            self.knows(max(unlisted, self.value or 0.0), "lists of pipelines")
+            self.settled = not unlisted
