@@ -371,10 +371,7 @@ class Simulation:
             under_way = len(ends) >= line.parts_at_once
             at = ends[-int(line.parts_at_once)] if under_way else self.now
             ends.append(self._pass(batch, work, at, slice(position, stop)))
-        if stop < len(line.lanes):
-            self._plan(ends[-1], self._move, batch, stop)
-        else:
-            self._plan(ends[-1], self._leave, batch)
+        self._plan(ends[-1], self._go_on, batch, stop)
 
     def _pass(self, batch: Batch, work: Work, at: float, lanes: slice) -> float:
         """Let lanes that follow one another work; returns when the last one has handed on.
@@ -437,7 +434,11 @@ class Simulation:
             visit.to_read -= read
             visit.context += read or 1
             if not visit.to_read:
-                self._token(visit, self.now - visit.entered if not read else None)
+                visit.to_write -= 1
+                visit.first = self.now if math.isnan(visit.first) else visit.first
+            if not read:
+                self.tokens += 1
+                self.token_seconds += self.now - visit.entered
             if visit.to_read or (visit.to_write and not line.hands_on):
                 stay.append(visit)
                 continue
@@ -454,19 +455,8 @@ class Simulation:
             else:
                 self._end(visit)
         self.woken.add(batch.line)  # there is room, where somebody has ended
-        later = line.back_seconds if stay else 0.0
-        if later:
-            self._plan(self.now + later, self._back, batch.line, stay)
-        else:
-            self._back(batch.line, stay)
-
-    def _token(self, visit: Visit, seconds: float | None) -> None:
-        visit.to_write -= 1
-        if math.isnan(visit.first):
-            visit.first = self.now
-        if seconds is not None:
-            self.tokens += 1
-            self.token_seconds += seconds
+        later = self.now + (line.back_seconds if stay else 0.0)
+        self._plan(later, self._back, batch.line, stay)
 
     def _back(self, at: int, stay: list[Visit]) -> None:
         gate = self.gates[at]
