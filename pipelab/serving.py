@@ -25,6 +25,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,6 +145,7 @@ class Visit:
     to_write: int = 0
     context: int = 0  # tokens that are in memory
     held: int = 0  # tokens for which there is room
+    turn: int = 0  # in the order of admission, the last time
     entered: float = 0.0  # the first lane, the last time
 
 
@@ -226,6 +228,7 @@ class Simulation:
         self.events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.woken: set[int] = set()  # lines
         self.called: set[int] = set()  # lanes
+        self.turns = count()
         self.visits: list[Visit] = []
         self.tokens, self.token_seconds = 0, 0.0
         self.way: list[tuple[int, float, float, Work]] = []
@@ -261,7 +264,8 @@ class Simulation:
         """Plan the next arrival."""
         request = next(self.requests, None)
         if request is not None:
-            self._plan(max(self.now, request.seconds), self._arrive, request)
+            seconds = 0.0 if self.closed and self.ended else request.seconds
+            self._plan(max(self.now, seconds), self._arrive, request)
 
     def _arrive(self, request: Request) -> None:
         visit = Visit(request, self.now, len(self.visits))
@@ -282,7 +286,7 @@ class Simulation:
         line = self.lines[visit.line]
         if not line.reads and visit.to_read:
             visit.context, visit.to_read = visit.to_read, 0
-        if visit.request.prompt + visit.request.answer > line.room:
+        if visit.request.prompt + (1 if line.hands_on else visit.request.answer) > line.room:
             visit.rejected = True
             self._end(visit)
         else:
@@ -305,7 +309,9 @@ class Simulation:
     def _form(self, line: Line, gate: Gate) -> list[tuple[Visit, int]]:
         """Choose who is in the next batch: who writes, who reads, and who is admitted."""
         parts: list[tuple[Visit, int]] = []
-        for visit in [v for v in gate.ready if not v.to_read][: self._most(line.sequences, gate)]:
+        for visit in [v for v in gate.ready if not v.to_read]:
+            if len(parts) == min(line.sequences, line.tokens):
+                break
             if not line.grows or self._has_room(visit, line, gate):
                 parts.append((visit, 0))
         left = line.tokens - len(parts)
@@ -316,23 +322,21 @@ class Simulation:
         joins = line.refills or not gate.running
         while joins and gate.waiting and len(parts) < line.sequences and left > 0:
             visit = gate.waiting[0]
-            tokens = visit.to_read + visit.context + (1 if line.grows else visit.to_write)
+            answer = 1 if line.grows or line.hands_on else visit.to_write
+            tokens = visit.to_read + visit.context + answer
             if gate.held + tokens > line.room:
                 break
             gate.waiting.popleft()
             gate.running += 1
             gate.held += tokens
             visit.held = tokens
+            visit.turn = next(self.turns)
             visit.admitted = self.now if math.isnan(visit.admitted) else visit.admitted
             parts.append((visit, int(min(left, visit.to_read))))
             left -= max(1, parts[-1][1])
         chosen = {visit.number for visit, _ in parts}
         gate.ready = [visit for visit in gate.ready if visit.number not in chosen]
         return parts
-
-    @staticmethod
-    def _most(sequences: float, gate: Gate) -> int:
-        return int(min(sequences, len(gate.ready)))
 
     def _has_room(self, visit: Visit, line: Line, gate: Gate) -> bool:
         """Make room for one more token: others of later admission lose theirs, at last the sequence itself."""
@@ -348,7 +352,8 @@ class Simulation:
         gate.ready.remove(visit)
         gate.running -= 1
         gate.held -= visit.held
-        visit.to_read, visit.context, visit.held = visit.context + visit.to_read, 0, 0
+        visit.to_read = visit.context + (visit.to_read or 1)  # its last token is not in memory yet
+        visit.context, visit.held = 0, 0
         visit.preempted += 1
         gate.waiting.appendleft(visit)
 
@@ -366,10 +371,7 @@ class Simulation:
             under_way = len(ends) >= line.parts_at_once
             at = ends[-int(line.parts_at_once)] if under_way else self.now
             ends.append(self._pass(batch, work, at, slice(position, stop)))
-        if stop < len(line.lanes):
-            self._plan(ends[-1], self._move, batch, stop)
-        else:
-            self._plan(ends[-1], self._leave, batch)
+        self._plan(ends[-1], self._go_on, batch, stop)
 
     def _pass(self, batch: Batch, work: Work, at: float, lanes: slice) -> float:
         """Let lanes that follow one another work; returns when the last one has handed on.
@@ -432,7 +434,11 @@ class Simulation:
             visit.to_read -= read
             visit.context += read or 1
             if not visit.to_read:
-                self._token(visit, self.now - visit.entered if not read else None)
+                visit.to_write -= 1
+                visit.first = self.now if math.isnan(visit.first) else visit.first
+            if not read:
+                self.tokens += 1
+                self.token_seconds += self.now - visit.entered
             if visit.to_read or (visit.to_write and not line.hands_on):
                 stay.append(visit)
                 continue
@@ -448,24 +454,14 @@ class Simulation:
                     self._plan(later, self._end, visit)
             else:
                 self._end(visit)
-        later = line.back_seconds if stay else 0.0
-        if later:
-            self._plan(self.now + later, self._back, batch.line, stay)
-        else:
-            self._back(batch.line, stay)
-
-    def _token(self, visit: Visit, seconds: float | None) -> None:
-        visit.to_write -= 1
-        if math.isnan(visit.first):
-            visit.first = self.now
-        if seconds is not None:
-            self.tokens += 1
-            self.token_seconds += seconds
+        self.woken.add(batch.line)  # there is room, where somebody has ended
+        later = self.now + (line.back_seconds if stay else 0.0)
+        self._plan(later, self._back, batch.line, stay)
 
     def _back(self, at: int, stay: list[Visit]) -> None:
         gate = self.gates[at]
         gate.under_way -= 1
-        gate.ready = sorted([*gate.ready, *stay], key=lambda visit: visit.number)
+        gate.ready = sorted([*gate.ready, *stay], key=lambda visit: visit.turn)
         self.woken.add(at)
 
     def _end(self, visit: Visit) -> None:

@@ -282,6 +282,22 @@ def test_settings_of_a_case_are_those_of_its_plan(run, tmp_path, monkeypatch):
         assert Path("serve.sh").read_text("utf-8") == direct
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--rate", 1, "--requests", 0), "requests = 0:"), (("--rate", 1, "--answer", "1.5"), "answer = '1.5':"),
+        (("--rate", 1, "--prompt", ""), "prompt = '':"), (("--trace", "x.csv", "--requests", 5), "--requests = 5:"),
+        (("--trace", ""), "expected the path of a file"),
+    ],
+)  # fmt: skip
+def test_what_serve_cannot_take_is_named(run, tmp_path, options, said):
+    plan = tmp_path / "plan.json"
+    run("solve", "tiny", "--output", plan)
+    code, out, note = run("serve", plan, *options)
+    assert (code, out) == (2, "")
+    assert said in note
+
+
 def test_gpus_of_ones_own_are_a_file(run, tmp_path):
     file = tmp_path / "gpus.csv"
     head = (

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import random
 import re
+import time
 from itertools import repeat
 
 import numpy as np
@@ -14,6 +15,7 @@ import pipelab as pl
 from clone import text_of
 from pipelab.costs import filled
 from pipelab.deployment_and_flow import DeploymentPlan, Replicas
+from pipelab.engine.serving.arrivals import from_file
 from pipelab.engine.serving.line_times import LineTimes
 from pipelab.engine.serving.lines import lines_of
 from pipelab.engine.timeline.placement_timelines import lane_costs
@@ -94,6 +96,7 @@ def test_prompts_of_one_size_end_when_the_timeline_has_it(seed):
     load = problem.workload
     clients = load.in_flight * load.batch_size
     served = pl.serve(problem, plan, 40 * clients, clients=clients)
+    assert served.settled
     ends = served.requests["ended_s"].reshape(-1, load.batch_size)
     begin = served.warm_up // load.batch_size
     passes = begin + len(ends)
@@ -265,12 +268,61 @@ def test_a_cell_that_is_no_time_or_length_is_named(tmp_path, name, column, value
         ({"rate": 1, "requests": 0}, "requests"), ({"rate": 1, "prompt": 0}, "prompt"),
         ({"rate": 1, "answer": ("uniform", 1)}, "answer"), ({"rate": 1, "prompt": ("normal", 1)}, "prompt"),
         ({"rate": 1, "chunk": 0}, "chunk"), ({"rate": math.inf}, "rate"), ({"rate": 1, "seed": -1}, "seed"),
+        ({"rate": 1, "prompt": ()}, "prompt"), ({"rate": 1, "prompt": ([1], 1)}, "prompt"),
+        ({"rate": 1, "prompt": ("uniform", 9, 1)}, "prompt"), ({"rate": 1, "answer": ("exponential", 1e300)}, "answer"),
+        ({"rate": 1, "prompt": ("lognormal", 9, 1e300)}, "prompt"), ({"rate": 1e-300}, "rate"),
+        ({"clients": 10**9}, "clients"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_named(options, field):
     problem, plan = three_types(phase="mixed", output_tokens=9), pl.Placement.of([(32, [0])])
     with pytest.raises(pl.errors.InvalidValue, match=f"serve: {field} ="):
         pl.serve(problem, plan, **options)
+
+
+def test_a_workload_of_training_is_named():
+    problem, plan = three_types(phase="training"), pl.Placement.of([(32, [0])])
+    with pytest.raises(pl.errors.InvalidValue, match="phase = 'training'"):
+        pl.serve(problem, plan, rate=1)
+
+
+@pytest.mark.parametrize("options", [{"rate": 1e9}, {"rate": 300}, {"clients": 1}, {"clients": 40}])
+@pytest.mark.parametrize("requests", [1, 30])
+def test_few_requests_of_many_end_and_have_a_rate(options, requests):
+    """Also where far more come than can end, and where one wave of clients comes at once."""
+    problem, plan = three_types(phase="mixed", output_tokens=9), pl.Placement.of([(32, [0])])
+    served = pl.serve(problem, plan, requests, **options)
+    assert np.isfinite(served.requests["ended_s"]).all()
+    assert served.requests_per_s > 0 or served.falls_behind or (requests == 1 and "rate" in options)
+
+
+@pytest.mark.parametrize("first", ["2024-03-10 01:59:59", "2024-03-10T01:59:59.5+00:00"])
+def test_clocks_that_change_do_not_matter_to_traces(tmp_path, monkeypatch, first):
+    path = tmp_path / "trace.csv"
+    later = [first.replace("01:59", f"{hour:02}:{hour}0") for hour in (2, 3, 4)]
+    rows = [f"{when},5,5" for when in (first, *later)]
+    path.write_text("\n".join(["seconds,prompt,answer", *rows]), encoding="utf-8")
+    monkeypatch.setenv("TZ", "America/New_York")
+    getattr(time, "tzset", bool)()
+    known = [request.seconds for request in from_file(path)]
+    monkeypatch.undo()
+    getattr(time, "tzset", bool)()
+    assert known == pytest.approx([0, 1260, 5460, 9660])
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_memory_for_so_many_prompts_holds_so_many(number):
+    """Of a prompt that is read for others, or whose answer is one token, memory holds no answer."""
+    problem, plan = placed(3)
+    (line,), *_ = lines_of(problem, plan, None)
+    size = problem.workload.sequence_length
+    assert math.isinf(line.room) or line.room % (size + 1) == 0
+    line = line._replace(room=number * (size + 1), sequences=number, tokens=math.inf)
+    for answer, hands_on in ((1, None), (99, lambda prompt: 1.0)):
+        lines = [line._replace(hands_on=hands_on)] + [line._replace(room=math.inf)] * bool(hands_on)
+        run = Simulation(lines, [Request(0.0, size, answer)] * number)
+        run.run(lambda at: not at.events)
+        assert [visit.admitted for visit in run.visits] == [0.0] * number
 
 
 def test_requests_larger_than_memory_are_counted():

@@ -120,34 +120,46 @@ class Watched(Simulation):
     """Notes what is read and written, and that room is never exceeded."""
 
     def __init__(self, *given, **more):
-        self.read, self.written, self.writers_lost = 0, 0, 0
+        self.read, self.written, self.writers_lost, self.admissions = 0, 0, 0, []
         super().__init__(*given, **more)
 
     def _form(self, rules, gate):
+        before = {visit.number for visit in gate.ready}
         parts = super()._form(rules, gate)
+        self.admissions += [v.number for v, _ in parts if v.number not in before]
         self.read += sum(tokens for _, tokens in parts)
         self.written += sum(not tokens for _, tokens in parts)
         assert gate.held == sum(v.held for v in self.visits if math.isnan(v.ended))
         assert gate.held <= rules.room
         assert len(parts) <= rules.sequences
-        writers = sum(not tokens for _, tokens in parts)
-        assert sum(tokens for _, tokens in parts) <= max(0, rules.tokens - writers)
+        assert sum(tokens or 1 for _, tokens in parts) <= rules.tokens
         return parts
 
     def _preempt(self, visit, gate):
         self.writers_lost += not visit.to_read
+        latest = {number: turn for turn, number in enumerate(self.admissions)}
+        assert latest[visit.number] == max(latest[v.number] for v in gate.ready)
         super()._preempt(visit, gate)
+
+    def nobody_waits_beside_room(self):
+        """Whenever all that happens at a time has happened."""
+        for rules, gate in zip(self.lines, self.gates, strict=True):
+            if gate.waiting and gate.under_way < rules.at_once and self.events[0][0] > self.now:
+                visit = gate.waiting[0]
+                needs = visit.to_read + (1 if rules.grows else visit.to_write)
+                assert gate.held + needs > rules.room
 
 
 def drawn(seed, **rules):
     """Requests and a line whose rules are drawn, too."""
     chance = random.Random(seed)
     sizes = [(chance.randint(1, 30), chance.randint(1, 12)) for _ in range(40)]
-    requests = [Request(chance.uniform(0, 60), *size) for size in sizes]
-    room = chance.choice([math.inf, max(map(sum, sizes)) + chance.randint(0, 60)])
+    span = chance.choice([6, 60])
+    requests = [Request(chance.uniform(0, span), *size) for size in sizes]
+    room = chance.choice([math.inf, max(map(sum, sizes)) + chance.randint(0, 20)])
     given = {
         "at_once": chance.choice([1, 2, 5]), "sequences": chance.choice([1, 3, 8]), "room": room,
-        "tokens": chance.choice([math.inf, 16]), "grows": chance.random() < 0.5,
+        "tokens": chance.choice([math.inf, 16, 2]), "grows": chance.random() < 0.5,
         "back_seconds": chance.choice([0.0, 0.2]), "part_tokens": chance.choice([math.inf, 7]),
         "parts_at_once": chance.choice([1, 2, math.inf]),
     }  # fmt: skip
@@ -161,7 +173,7 @@ def drawn(seed, **rules):
 def test_every_token_is_read_and_written_once_whatever_the_rules(seed):
     requests, rules = drawn(seed)
     run = Watched([rules], iter(requests))
-    run.run(lambda at: False)
+    run.run(Watched.nobody_waits_beside_room)
     assert run.ended == len(requests)
     again = sum(visit.preempted for visit in run.visits)
     assert bool(again) <= rules.grows
@@ -171,6 +183,7 @@ def test_every_token_is_read_and_written_once_whatever_the_rules(seed):
     assert run.written == sum(request.answer - 1 for request in requests) - run.writers_lost
     for visit in run.visits:
         assert visit.came <= visit.admitted < visit.first <= visit.ended
+        assert visit.context == visit.request.prompt + visit.request.answer - 1
 
 
 @pytest.mark.quick(10)
@@ -207,6 +220,12 @@ def test_requests_are_sent_in_turns_by_share_and_larger_ones_than_memory_are_rej
     run = run_of(lines, iter(requests), 40)
     assert [sum(v.line == k for v in run.visits) for k in (0, 1)] == [30, 10]
     assert [v.number for v in run.visits if v.rejected] == [7]
+
+
+def test_clients_send_when_an_answer_has_ended_whatever_the_time():
+    requests = [Request(100.0 * k, 1, 1) for k in range(6)]
+    run = run_of([line(lambda w: 1.0)], iter(requests), 6, clients=2)
+    assert [visit.came for visit in run.visits] == [0, 1, 2, 3, 4, 100]
 
 
 def test_whoever_reads_hands_the_cache_on():

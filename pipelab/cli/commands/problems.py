@@ -262,7 +262,10 @@ def serve(
     problem, placement = _read(plan, context.obj, case)
     options: dict[str, Any] = {"rate": rate, "clients": clients, "chunk": chunk, "seed": seed}
     options |= {"prompt": _lengths(prompt), "answer": _lengths(answer)}
-    served = run(problem, placement, trace or requests or 10_000, **_given(options))
+    if trace is not None and requests is not None:
+        raise InvalidValue("options", [("--requests", requests, "expected none beside --trace")])
+    options["requests"] = requests if trace is None else trace
+    served = run(problem, placement, **_given(options))
     if not as_json:
         print(served.sentence)
     _show(served.to_frame(*_given({"p": percentile}).values()), as_json, output, "serve")
@@ -272,7 +275,7 @@ def _lengths(text: str | None) -> Any:
     """Read a number of tokens, or the name of a distribution and its numbers."""
     parts = [part.strip() for part in (text or "").split(":")]
     if text is None or len(parts) == 1:
-        return text and _whole("serve", "tokens", text)
+        return int(text) if text and text.isdecimal() else text
     return (parts[0], *(float(part) if NUMBER.fullmatch(part) else part for part in parts[1:]))
 
 

@@ -1,11 +1,12 @@
 """Who comes when, and with how many tokens: drawn, or from a file of times and lengths."""
 
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Le
 
 from pipelab.display import listed
 from pipelab.errors import InvalidValue, nearest
@@ -21,6 +22,7 @@ _NAMES = {
     "answer": ("answer", "generatedtokens", "response tokens"),
 }
 _MOST_SECONDS = 1e12
+_Tokens = Annotated[Positive, Le(MOST_COUNTED)]
 _MOST_DRAWN = 4096  # at a time
 
 
@@ -33,10 +35,11 @@ class Lengths(NamedTuple):
     def draw(self, chance: np.random.Generator, number: int) -> np.ndarray:
         """Draw so many lengths."""
         tokens = _KINDS[self.kind][1](chance, number, *self.numbers)
-        return np.maximum(1, np.rint(tokens)).astype(int)
+        return np.clip(np.rint(tokens), 1, MOST_COUNTED).astype(int)
 
     def __str__(self) -> str:
-        numbers = " to ".join(f"{number:,.4g}" for number in self.numbers)
+        between = " to " if self.kind == "uniform" else ", deviation × "
+        numbers = between.join(f"{number:,.4g}" for number in self.numbers)
         return numbers if self.kind == "fixed" else f"{numbers} ({self.kind})"
 
 
@@ -70,13 +73,16 @@ def lengths(name: str, given: Any) -> Lengths:
     """
     if not is_list(given):
         return Lengths("fixed", (checked_value("serve", name, given, Count),))
-    kind, *numbers = given
-    if kind not in _KINDS:
+    kind, *numbers = given or [None]
+    if kind not in tuple(_KINDS):
         raise InvalidValue("serve", [(name, kind, nearest(kind, _KINDS))])
     if len(numbers) != _KINDS[kind][0]:
         expected = f"expected {_KINDS[kind][0]} numbers behind {kind!r}"
         raise InvalidValue("serve", [(name, given, expected)])
-    return Lengths(kind, tuple(checked_value("serve", name, n, Positive) for n in numbers))
+    values = tuple(checked_value("serve", name, n, _Tokens) for n in numbers)
+    if kind == "uniform" and values[0] > values[1]:
+        raise InvalidValue("serve", [(name, given, "expected the least before the most")])
+    return Lengths(kind, values)
 
 
 def drawn(
@@ -147,7 +153,8 @@ def from_file(path: Path) -> list[Request]:
 def _time_of_day(row: Row, column: str) -> float:
     """Read a date with a time of day, as seconds; digits beyond microseconds are left out."""
     try:
-        return datetime.fromisoformat(row.cells[column][:26]).timestamp()
+        at = datetime.fromisoformat(row.cells[column])
+        return at.replace(tzinfo=at.tzinfo or UTC).timestamp()  # nowhere clocks change
     except ValueError:
         expected = "expected seconds, or a date and a time such as 2023-11-16 18:15:46.68"
         raise row.error(column, row.cells[column], expected) from None

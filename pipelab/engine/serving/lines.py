@@ -176,7 +176,8 @@ def _room(problem: Problem, placement: Placement) -> float:
         return False
 
     most = bisect_left(range(1, MOST_IN_FLIGHT + 1), True, key=too_many)
-    tokens = most * load.batch_size * (load.sequence_length + load.written)
+    written = 1 if load.phase == "prefill" else load.written
+    tokens = most * load.batch_size * (load.sequence_length + written)
     return math.inf if most == MOST_IN_FLIGHT else tokens
 
 

@@ -1,12 +1,15 @@
 """`serve`: requests through a plan, and what `Served` says of them."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from pipelab.display import NO_FORMULAS, DataFrame, counted, data_frame, number, table
 from pipelab.engine import arguments
@@ -30,7 +33,10 @@ from pipelab.serving import Simulation, Visit, Work
 PERCENTILES = (50, 90, 95, 99)
 _GROUPS = 20  # of consecutive requests; their means are taken for independent
 _WARM_UP_SHARE = 0.25  # of those that count
+_MOST_COME_SHARE = 8  # of those that count; at half of it warm-up ends, however few have ended
 _FALLS_BEHIND_SHARE = 0.05  # of what comes, beyond three standard deviations of a Poisson number
+_Rate = Annotated[Positive, Ge(1e-6)]  # with less, times of thousands of requests lose digits
+_Clients = Annotated[Count, Le(10**6)]
 _TIMES = {"waiting_ms": "until admitted", "ttft_ms": "first token", "tpot_ms": "token to token"}
 
 
@@ -194,7 +200,8 @@ class Served(Frozen):
         means = np.array([group.mean() for group in groups])
         first, second = means[: _GROUPS // 2], means[_GROUPS // 2 :]
         error = math.sqrt((first.var(ddof=1) + second.var(ddof=1)) / len(first))
-        return bool(second.mean() - first.mean() <= 3 * error)
+        digits = 1e-9 * second.mean()  # lost where all wait for equally long
+        return bool(second.mean() - first.mean() <= 3 * error + digits)
 
     @property
     def queue(self) -> float:
@@ -256,8 +263,10 @@ def serve(
     plan: Any,
     requests: int | str | Path = 10_000,
     *,
-    rate: Annotated[Positive | None, described("a number above 0, or None")] = None,
-    clients: Annotated[Count | None, described("a whole number of at least 1, or None")] = None,
+    rate: Annotated[_Rate | None, described("a number of at least 0.000001, or None")] = None,
+    clients: Annotated[
+        _Clients | None, described("a whole number up to 1,000,000, or None")
+    ] = None,
     prompt: Any = None,
     answer: Any = None,
     chunk: Annotated[Count | None, described("a whole number of at least 1, or None")] = None,
@@ -322,26 +331,29 @@ def serve(
     >>> round(float(mean), -2)
     500.0
     """
+    arguments.refuse_training(problem, "serve")
     lines, load = lines_of(problem, plan, chunk), problem.workload
     rows = from_file(Path(requests)) if isinstance(requests, str | Path) else None
     if (rate is None) == (clients is None and rows is None):
         expected = "expected either a rate, or clients, or a file of requests"
         raise InvalidValue("serve", [("rate", rate, expected)])
     number = len(rows) if rows else checked_value("serve", "requests", requests, Count)
+    most_come = sys.maxsize if rate is None else _MOST_COME_SHARE * number
     tokens = _tokens(prompt, answer, load, lines)
 
     def simulation(follow: int | None = None) -> Simulation:
-        come = rows or drawn(rate, clients or 0, **tokens, seed=seed)
+        come = rows or islice(drawn(rate, clients or 0, **tokens, seed=seed), most_come)
         return Simulation(lines.lines, come, lines.takes_all, clients, follow)
 
     run, begin, warm_up = simulation(), 0.0, 0
     if rows is None:
-        run.run(_first_ended(max(math.ceil(_WARM_UP_SHARE * number), 3 * (clients or 0))))
+        warm = _first_ended(max(math.ceil(_WARM_UP_SHARE * number), 3 * (clients or 0)))
+        run.run(lambda at: warm(at) or 2 * len(at.visits) >= most_come)
         begin, warm_up = run.now, len(run.visits)
     busy = run.busy.copy()
     run.run(_first_ended(warm_up + number))
     visits = run.visits[warm_up : warm_up + number]
-    end = run.now if rows else visits[-1].came
+    end = run.now if rows or visits[-1].came <= begin else visits[-1].came
     over = sorted(v.ended for v in run.visits if begin < v.ended <= end and not v.rejected)
     written = sum(v.request.answer for v in run.visits if begin < v.ended <= end and not v.rejected)
 
@@ -397,13 +409,13 @@ def _first_ended(number: int) -> Callable[[Simulation], bool]:
 
 def _columns(visits: list[Visit]) -> dict[str, np.ndarray]:
     """Return the columns of `Served.requests`."""
-    came, admitted, first, ended = (
+    came, admitted, first, ended, rejected = (
         np.array([getattr(visit, name) for visit in visits])
-        for name in ("came", "admitted", "first", "ended")
+        for name in ("came", "admitted", "first", "ended", "rejected")
     )
+    ended = np.where(rejected, math.nan, ended)
     answer = np.array([visit.request.answer for visit in visits])
     more = np.where(answer > 1, answer - 1.0, math.nan)
-    rejected = np.array([visit.rejected for visit in visits])
     return {
         "came_s": came,
         "prompt": np.array([visit.request.prompt for visit in visits]),
@@ -412,6 +424,6 @@ def _columns(visits: list[Visit]) -> dict[str, np.ndarray]:
         "waiting_ms": 1000 * (admitted - came),
         "ttft_ms": 1000 * (first - came),
         "tpot_ms": 1000 * (ended - first) / more,
-        "ended_s": np.where(rejected, math.nan, ended),
+        "ended_s": ended,
         "preempted": np.array([visit.preempted for visit in visits]),
     }
