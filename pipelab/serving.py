@@ -8,7 +8,8 @@ engine, its filling (`docs/fillings.md`):
     synchronous, by_stages   whoever is ready in front of the first stage is a batch, as long as fewer are under way
                              than may be; so a cohort is whoever came back together
     micro_batches            the same with one batch at a time, cut into parts that follow one another
-    one                      one batch at a time, and nobody joins it: the next begins when all its answers are complete
+    one                      the same with one batch at a time; in transformers' `generate` nobody joins it, and the
+                             next begins when all its answers are complete
     dynamic                  every sequence enters by itself, and each stage takes whatever waits in front of it
 
 In a batch those that write come first. What is left of its tokens goes to prompts, in the order of arrival; the last
@@ -40,8 +41,8 @@ class Work(NamedTuple):
 
     Attributes
     ----------
-    reads, prompts : float
-        Tokens of prompts, and of how many.
+    reads, prompts, behind : float
+        Tokens of prompts, and of how many; pairs of one of them with a token that was read in a batch before.
     writes, context : float
         Sequences that get a token, and what these look back at in the mean.
     """
@@ -50,6 +51,7 @@ class Work(NamedTuple):
     prompts: float = 0
     writes: float = 0
     context: float = 0.0
+    behind: float = 0.0
 
 
 class Line(NamedTuple):
@@ -161,7 +163,8 @@ class Batch(NamedTuple):
         reads = sum(tokens for _, tokens in self.parts)
         contexts = [visit.context for visit, tokens in self.parts if not tokens]
         mean = sum(contexts) / len(contexts) if contexts else 0.0
-        return Work(reads, len(self.parts) - len(contexts), len(contexts), mean)
+        behind = sum(tokens * visit.context for visit, tokens in self.parts)
+        return Work(reads, len(self.parts) - len(contexts), len(contexts), mean, behind)
 
 
 @dataclass(slots=True, eq=False)
@@ -483,5 +486,15 @@ def stops_of(line: Line, shared: Collection[int]) -> list[int]:
 def cut(work: Work, tokens: float) -> list[Work]:
     """Cut a batch into equal parts of so many tokens at most."""
     parts = max(1, math.ceil((work.reads + work.writes) / tokens))
-    part = Work(work.reads / parts, work.prompts / parts, work.writes / parts, work.context)
+    whole = min(
+        1.0, work.prompts / parts
+    )  # share of a prompt that is not behind another part of it
+    behind = work.behind + (1 - whole) * work.reads**2 / 2 / max(1, work.prompts)
+    part = Work(
+        reads=work.reads / parts,
+        prompts=work.prompts / parts,
+        writes=work.writes / parts,
+        context=work.context,
+        behind=behind / parts,
+    )
     return [part] * parts

@@ -69,7 +69,7 @@ def plot_percentiles(served: Served) -> "Figure":
         "ticktext": [f"{percentile:g}" for percentile in _NAMED_PERCENTILES],
     }
     down = {"title": "ms", "type": "log", "exponentformat": "none", "dtick": "D2"}
-    note = plain(served.arrivals) + "; more come than end" * served.falls_behind
+    note = plain(str(served.sent)) + "; more come than end" * served.falls_behind
     return figure_of(finish(data, title, note, x=across, y=down, height=420))
 
 
@@ -78,7 +78,7 @@ def _answered(served: Served) -> np.ndarray:
     answered = np.flatnonzero(~np.isnan(served.requests["ttft_ms"]))
     if not len(answered):
         expected = "expected at least one request that memory holds"
-        raise InvalidValue("plot", [("served", served.arrivals, expected)])
+        raise InvalidValue("plot", [("served", str(served.sent), expected)])
     return answered
 
 
@@ -115,7 +115,7 @@ def plot_requests(served: Served) -> "Figure":
     }
     height = 160 + 20 * max(3, len(came))
     return figure_of(
-        finish(data, title, plain(served.arrivals), **axes, height=height, barmode="overlay")
+        finish(data, title, plain(served.sent), **axes, height=height, barmode="overlay")
     )
 
 

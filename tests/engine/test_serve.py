@@ -90,6 +90,28 @@ def test_prompts_beside_answers_take_what_a_mixed_microbatch_says(seed):
 
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("seed", range(40))
+def test_parts_of_a_prompt_take_no_less_than_the_whole(seed):
+    """Each part looks back at those before it; together they take what the whole takes, and what begins a pass."""
+    problem, plan = placed(seed)
+    model = dataclasses.replace(problem.model, window=None, full_layers=())
+    problem = dataclasses.replace(
+        problem, model=model, workload=pl.Workload(20_000, 1, in_flight=1)
+    )
+    cluster = problem.cluster
+    gpus = [dataclasses.replace(gpu, memory_gb=1e6) for gpu in cluster.gpus]
+    problem = dataclasses.replace(problem, cluster=dataclasses.replace(cluster, gpus=tuple(gpus)))
+    times = [
+        pl.serve(problem, plan, 1, clients=1, chunk=chunk).requests["ttft_ms"][0]
+        for chunk in (20_000, 5_000, 1_000)
+    ]
+    alone = pl.serve(problem, plan, 1, clients=1, prompt=1).requests["ttft_ms"][0]
+    assert times[0] <= times[1] * (1 + 1e-6)
+    assert times[1] <= times[2] * (1 + 1e-6)
+    assert times[2] <= (times[0] + 19 * alone) * 1.1
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("seed", range(40))
 def test_prompts_of_one_size_end_when_the_timeline_has_it(seed):
     """To 1e-9: a closed loop of as many batches as are in flight."""
     problem, plan = placed(seed)

@@ -68,6 +68,7 @@ def objects():
         pl.solve(requests, objective="cost"), pl.deploy(requests, requests_per_s=0.1, tpot_ms=200, batches=[1, 2]),
         pl.evaluate(tiny, solved.placement), pl.evaluate(decode, several), pl.evaluate(tiny, flow),
         pl.score(tiny, solved.placement), pl.sensitivity(decode), pl.certificate(solved),
+        pl.serve(requests, pl.solve(requests), 30, rate=1),
         pl.trade_off(tiny), pl.compare(tiny, ["even", "auto"]), pl.settings(kept.problem, kept.placement, "vLLM"),
         pl.sweep(pl.load_case, [{"name": "tiny"}], progress=False, jobs=1),
         pl.hardware.Measured(times, tiny.costs), pl.LayerTimes({"A": 1.0}),

@@ -93,7 +93,45 @@ class LineTimes:
         else:
             for length, share in self._neighbours(max(1.0, reads / prompts)):
                 total += share * self._measured("prefill", length, prompts, None)
+            if work.behind:
+                total += self._pairs_behind(work) * self.per_pair
         return total[0], total[1] - total[0]
+
+    @cached_property
+    def per_pair(self) -> np.ndarray:
+        """Return the seconds of a pair of tokens of which one looks back at the other; shape (2, lanes).
+
+        A prompt of n tokens has n²/2 pairs, and all else that it takes grows with n: so the second difference of n,
+        2n and 3n tokens is that of n² pairs, as long as every layer looks back at all of them.
+        """
+        tokens = self.prompt
+        while tokens > 1 and self._seen(3 * tokens) < 3 * self._seen(tokens) * (1 - 1e-9):
+            tokens //= 2
+        once, twice, thrice = (
+            self._measured("prefill", times * tokens, 1, None) for times in (1, 2, 3)
+        )
+        return np.maximum(0.0, once - 2 * twice + thrice) / tokens**2
+
+    def _seen(self, tokens: int) -> float:
+        """Count the tokens that a layer looks back at, of so many before it, in the mean over layers."""
+        model = self.problem.model
+        one, kept = (model.cached_bytes(range(model.layers), number) for number in (1, tokens))
+        return kept / one if one else 0.0
+
+    @cached_property
+    def _pairs_up_to(self) -> np.ndarray:
+        """The pairs of a prompt of as many tokens as each point has: what all of them look back at, added up."""
+        seen = np.array([self._seen(max(1, point)) for point in self.points])
+        steps = (seen[1:] + seen[:-1]) / 2 * np.diff(self.points)
+        return np.concatenate([[0.0], np.cumsum(steps)])
+
+    def _pairs_behind(self, work: Work) -> float:
+        """Count the pairs of parts of prompts with what was read before them, in the window of a layer."""
+        length, before = work.reads / work.prompts, work.behind / work.reads
+        whole, first, alone = np.interp(
+            [before + length, before, length], self.points, self._pairs_up_to
+        )
+        return work.prompts * float(whole - first - alone)
 
     def _neighbours(self, number: float) -> Iterator[tuple[int, float]]:
         """Yield the points on both sides, with their weights."""

@@ -129,7 +129,7 @@ def _ruled(problem: Problem, gpus: Iterable[int], in_flight: int, chunk: float |
     tokens = math.inf if load.phase == "prefill" else float(load.batch_size)
     if load.phase == "mixed":  # as many of prompts as the model has in a pass
         tokens = math.ceil(load.tokens_passed)
-    if costs.filling != "synchronous":
+    if costs.filling != "synchronous" or costs.runs_on:
         tokens = _chunk_of_engine(problem, gpus) or tokens
     at_once, sequences, part_tokens = float(in_flight), float(load.batch_size), math.inf
     if costs.filling == "dynamic":

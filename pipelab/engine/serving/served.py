@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,7 +28,7 @@ from pipelab.fields import (
 )
 from pipelab.problem import Problem, Workload
 from pipelab.requests import Limits
-from pipelab.serving import Simulation, Visit, Work
+from pipelab.serving import Request, Simulation, Visit, Work
 
 PERCENTILES = (50, 90, 95, 99)
 _GROUPS = 20  # of consecutive requests; their means are taken for independent
@@ -41,16 +41,64 @@ _TIMES = {"waiting_ms": "until admitted", "ttft_ms": "first token", "tpot_ms": "
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class Sent(Frozen):
+    """What is sent through which plan: all that a simulation needs, so that it can be done again.
+
+    Attributes
+    ----------
+    problem, plan, chunk, clients, rate, seed : as of `serve`
+    rows : sequence of Request or None
+        Of a file.
+    number : int
+        Requests that count.
+    tokens : mapping of str to Lengths
+        Of "prompt" and "answer".
+    """
+
+    problem: Problem
+    plan: Any
+    chunk: int | None
+    rows: Sequence[Request] | None
+    number: int
+    rate: float | None
+    clients: int | None
+    tokens: Mapping[str, Lengths]
+    seed: int
+
+    @property
+    def lines(self) -> Lines:
+        """Pipelines, or ways of a flow, with the rules by which batches enter."""
+        return lines_of(self.problem, self.plan, self.chunk)
+
+    @property
+    def most_come(self) -> int:
+        """Requests after which nobody comes any more, where more come than end."""
+        return sys.maxsize if self.rate is None else _MOST_COME_SHARE * self.number
+
+    def simulation(self, lines: Lines, follow: int | None = None) -> Simulation:
+        """Begin a simulation, in which the way of one request may be noted."""
+        requests = drawn(self.rate, self.clients or 0, **self.tokens, seed=self.seed)
+        come = self.rows or islice(requests, self.most_come)
+        return Simulation(lines.lines, come, lines.takes_all, self.clients, follow)
+
+    def __str__(self) -> str:
+        who = f"{counted(self.number, 'request')} of a file"
+        if self.rows is None:
+            sizes = f"prompts of {self.tokens['prompt']}, answers of {self.tokens['answer']} tokens"
+            who = f"{counted(self.number, 'request')} ({sizes})"
+        if self.clients is not None:
+            who += f" from {counted(self.clients, 'client')}"
+        return who if self.rate is None else f"{who}, {self.rate:.4g} per second at random"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Served(Frozen):
     """Requests that went through a plan; made by `pl.serve`.
 
     Attributes
     ----------
-    problem : Problem
-    arrivals : str
-        Who came, in words.
-    lines : Lines
-        Pipelines, or ways of a flow, with the rules by which batches enter.
+    sent : Sent
+        Who came, to which plan; in words by `str`.
     requests : mapping of str to array
         One number for each request that counts, in the order of arrival: `came_s`, `prompt`, `answer`, `line`,
         `waiting_ms`, `ttft_ms` (with waiting), `tpot_ms` (of its answer, from the first token on), `ended_s`,
@@ -67,13 +115,9 @@ class Served(Frozen):
         Share of the time that each lane worked.
     limits : Limits or None
         For which the plan was made.
-    follow : function of int
-        Simulates once more, and returns lane, beginning, end and work of all that the request of this number was in.
     """
 
-    problem: Problem
-    arrivals: str
-    lines: Lines
+    sent: Sent
     requests: Mapping[str, np.ndarray]
     warm_up: int
     seconds: float
@@ -81,7 +125,28 @@ class Served(Frozen):
     tokens_written: int
     busy: np.ndarray
     limits: Limits | None
-    follow: Callable[[int], list[tuple[int, float, float, Work]]]
+
+    @property
+    def lines(self) -> Lines:
+        """Pipelines, or ways of a flow, with the rules by which batches enter."""
+        return self.sent.lines
+
+    def follow(self, request: int) -> list[tuple[int, float, float, Work]]:
+        """Simulate once more, and note the way of one request.
+
+        Parameters
+        ----------
+        request : int
+            Its number among those that count, from 0.
+
+        Returns
+        -------
+        list of (int, float, float, Work)
+            Lane, beginning and end in seconds, and what was done, of all passes that it was in.
+        """
+        again = self.sent.simulation(self.lines, follow=self.warm_up + request)
+        again.run(_first_ended(self.warm_up + request + 1))
+        return again.way
 
     @derived
     def requests_per_s(self) -> float:
@@ -218,9 +283,9 @@ class Served(Frozen):
             if len(self._known(time))
         )
         if not times:
-            return f"{self.arrivals}: none fits in memory."
+            return f"{self.sent}: none fits in memory."
         rate = f"{number(self.requests_per_s)} ± {self.requests_error:.2g} requests/s"
-        text = f"{self.arrivals}: {rate}, {number(self.tokens_per_s)} tokens/s; {times}."
+        text = f"{self.sent}: {rate}, {number(self.tokens_per_s)} tokens/s; {times}."
         preempted = int((self.requests["preempted"] > 0).sum())
         if self.falls_behind:
             text += (
@@ -332,23 +397,26 @@ def serve(
     500.0
     """
     arguments.refuse_training(problem, "serve")
-    lines, load = lines_of(problem, plan, chunk), problem.workload
     rows = from_file(Path(requests)) if isinstance(requests, str | Path) else None
     if (rate is None) == (clients is None and rows is None):
         expected = "expected either a rate, or clients, or a file of requests"
         raise InvalidValue("serve", [("rate", rate, expected)])
-    number = len(rows) if rows else checked_value("serve", "requests", requests, Count)
-    most_come = sys.maxsize if rate is None else _MOST_COME_SHARE * number
-    tokens = _tokens(prompt, answer, load, lines)
-
-    def simulation(follow: int | None = None) -> Simulation:
-        come = rows or islice(drawn(rate, clients or 0, **tokens, seed=seed), most_come)
-        return Simulation(lines.lines, come, lines.takes_all, clients, follow)
-
-    run, begin, warm_up = simulation(), 0.0, 0
+    lines = lines_of(problem, plan, chunk)
+    sent = Sent(
+        problem=problem,
+        plan=plan,
+        chunk=chunk,
+        rows=rows,
+        number=len(rows) if rows else checked_value("serve", "requests", requests, Count),
+        rate=rate,
+        clients=clients,
+        tokens=_tokens(prompt, answer, problem.workload, lines),
+        seed=seed,
+    )
+    run, begin, warm_up, number = sent.simulation(lines), 0.0, 0, sent.number
     if rows is None:
         warm = _first_ended(max(math.ceil(_WARM_UP_SHARE * number), 3 * (clients or 0)))
-        run.run(lambda at: warm(at) or 2 * len(at.visits) >= most_come)
+        run.run(lambda at: warm(at) or 2 * len(at.visits) >= sent.most_come)
         begin, warm_up = run.now, len(run.visits)
     busy = run.busy.copy()
     run.run(_first_ended(warm_up + number))
@@ -357,21 +425,8 @@ def serve(
     over = sorted(v.ended for v in run.visits if begin < v.ended <= end and not v.rejected)
     written = sum(v.request.answer for v in run.visits if begin < v.ended <= end and not v.rejected)
 
-    def follow(request: int) -> list[tuple[int, float, float, Work]]:
-        again = simulation(follow=warm_up + request)
-        again.run(_first_ended(warm_up + request + 1))
-        return again.way
-
-    who = f"{counted(number, 'request')} of a file"
-    if rows is None:
-        sizes = f"prompts of {tokens['prompt']}, answers of {tokens['answer']} tokens"
-        who = f"{counted(number, 'request')} ({sizes})"
-    if clients is not None:
-        who += f" from {counted(clients, 'client')}"
     return Served(
-        problem=problem,
-        arrivals=who if rate is None else f"{who}, {rate:.4g} per second at random",
-        lines=lines,
+        sent=sent,
         requests=_columns(visits),
         warm_up=warm_up,
         seconds=max(end - begin, 1e-300),
@@ -379,7 +434,6 @@ def serve(
         tokens_written=written,
         busy=(run.busy - busy) / max(run.now - begin, 1e-300),
         limits=getattr(plan, "limits", None),
-        follow=follow,
     )
 
 
