@@ -2,22 +2,24 @@
 
 A request brings a prompt, and its answer is written token by token. It waits until there is room for it. Then it is a
 sequence that goes round, through all stages and links, once for a part of its prompt or for a token. Stages and links
-are *lanes*: each works on one batch at a time, in the order in which they come. Who travels with whom is up to the
-engine, its filling (`docs/fillings.md`):
+are *lanes*: each works on one batch at a time, in the order in which they come. There are two kinds of events: a
+request comes, or a batch comes back to the first stage. Then whoever is ready there may be the next batch. How many
+batches may be under way, and who is in them, is up to the engine, its filling (`docs/fillings.md`):
 
-    synchronous, by_stages   whoever is ready in front of the first stage is a batch, as long as fewer are under way
-                             than may be; so a cohort is whoever came back together
-    micro_batches            the same with one batch at a time, cut into parts that follow one another
-    one                      the same with one batch at a time; in transformers' `generate` nobody joins it, and the
-                             next begins when all its answers are complete
-    dynamic                  every sequence enters by itself, and each stage takes whatever waits in front of it
+    filling          batches under way (`at_once`)    in a batch (`sequences`)
+    synchronous      the plan's number in flight      the plan's batch; those that came back together, and new ones
+    by_stages        likewise; at most one a stage    likewise
+    one              1                                likewise; with transformers (`refills` is false) nobody joins a
+                                                      batch until all its answers are complete
+    micro_batches    1                                all; it is cut into parts that follow one another (`part_tokens`)
+    dynamic          any number                       1; but each stage takes all that waits in front of it
 
 In a batch those that write come first. What is left of its tokens goes to prompts, in the order of arrival; the last
 token of a prompt gives the first of the answer. A request is admitted when memory has room: for its whole answer, or,
 with `grows`, for its prompt alone. Then the sequence that was admitted last loses its cache when there is no room for
 one more token, and reads again all that it had (vLLM's preemption by recomputation).
 
-A batch without competitors for its lanes passes all of them in one step here. So an event is a batch that comes back.
+A batch passes lanes that no other line uses in one step (`_pass`), as nobody overtakes there.
 `tests/front/test_serving.py` holds this to M/M/1, M/D/1, tandems and the evaluator's rates.
 """
 
@@ -380,7 +382,8 @@ class Simulation:
         """Let lanes that follow one another work; returns when the last one has handed on.
 
         With s_k and w_k the times of lane k, o_k = Σ_{i<k} (s_i + w_i), and f_k when it is free, it begins at
-        b_k = max(f_k, b_{k-1} + s_{k-1} + w_{k-1}), so that b_k - o_k = max(f_k - o_k, b_{k-1} - o_{k-1}).
+        b_k = max(f_k, b_{k-1} + s_{k-1} + w_{k-1}), so that b_k - o_k = max(f_k - o_k, b_{k-1} - o_{k-1}): the greatest
+        of f_i - o_i up to k, and of the time at which it comes.
         """
         line = self.lines[batch.line]
         which = line.lanes[lanes]
