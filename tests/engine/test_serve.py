@@ -81,7 +81,7 @@ def test_prompts_beside_answers_take_what_a_mixed_microbatch_says(seed):
         reads = other.tokens_passed - other.batch_size
         work = Work(reads, 1, other.batch_size, other.sequence_length + answer / 2)
         seconds, waits = times(work)
-        assert (seconds + waits).sum() == pytest.approx(evaluation.seconds_per_pass, rel=0.05)
+        assert (seconds + waits).sum() == pytest.approx(evaluation.seconds_per_pass, rel=0.08)
     alone, *whole = (
         times(work._replace(reads=n * 2**20))[0] for n in (0, 1, 3)
     )  # more than all can read
@@ -172,10 +172,10 @@ def test_requests_in_the_system_are_rate_times_time():
     """Little's law, and GPUs that are as busy as the rate asks for."""
     problem = three_types(phase="mixed", batch_size=8, output_tokens=40)
     deployed = pl.deploy(problem, tpot_ms=200, batches=[8])
-    served = pl.serve(problem, deployed, 4000, rate=0.7 * deployed.requests_per_s)
+    served = pl.serve(problem, deployed, 1500, rate=0.7 * deployed.requests_per_s)
     columns = served.requests
     stay = columns["ended_s"] - columns["came_s"]
-    moments = np.linspace(columns["came_s"][400], columns["came_s"][-400], 2000)
+    moments = np.linspace(columns["came_s"][150], columns["came_s"][-150], 1000)
     present = [np.sum((columns["came_s"] <= t) & (columns["ended_s"] > t)) for t in moments]
     assert np.mean(present) == pytest.approx(served.requests_per_s * stay.mean(), rel=0.05)
     assert not served.falls_behind
@@ -187,7 +187,7 @@ def test_requests_in_the_system_are_rate_times_time():
 def test_broken_limits_and_queues_that_grow_are_said():
     problem = three_types(phase="mixed", batch_size=8, output_tokens=40)
     deployed = pl.deploy(problem, ttft_ms=3000, batches=[8])
-    served = pl.serve(problem, deployed, 3000, rate=1.3 * deployed.requests_per_s)
+    served = pl.serve(problem, deployed, 1000, rate=1.3 * deployed.requests_per_s)
     assert served.falls_behind
     assert "the queue grows" in served.sentence
     assert "TTFT at the 99th percentile is" in served.sentence
@@ -202,13 +202,15 @@ def test_chunks_decide_what_a_pipeline_yields():
     result = pl.solve(problem, runs_on="vLLM")
     clients = 16 * result.in_flight
     rates = [
-        pl.serve(result.problem, result, 600, clients=clients, chunk=chunk).tokens_per_s
+        pl.serve(result.problem, result, 250, clients=clients, chunk=chunk).tokens_per_s
         for chunk in (96, 512, 4096)
     ]
     assert rates[0] > 0.9 * result.throughput
     assert rates[0] > 1.5 * rates[1] > 2 * rates[2]
 
 
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_engines_differ_in_who_joins_a_batch_and_who_loses_the_cache():
     """One A100, and answers three times as long as the plan's."""
     problem = three_types(phase="mixed", batch_size=96, sequence_length=1000, output_tokens=200)
