@@ -382,7 +382,8 @@ def serve(
     Notes
     -----
     In a batch of prompts and answers the prompts take what a mixed microbatch takes beyond one without prompts; a
-    part of a prompt beside answers looks back at half of the workload's prompt (`pipelab.engine.serving.line_times`). Memory counts
+    part of a prompt beside answers looks back at half of the workload's prompt, and others at what was read before
+    (`pipelab.engine.serving.line_times`). Memory counts
     tokens. A request waits until there is room for its whole answer; with vLLM and SGLang (`runs_on`) for its prompt,
     and the one that came last loses its cache where there is none left.
 
