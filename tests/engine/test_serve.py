@@ -44,7 +44,7 @@ def placed(seed, **load):
     return problem, next(plan for plan in plans if pl.score(problem, plan).valid)
 
 
-@pytest.mark.quick(90)
+@pytest.mark.quick(45)
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
 def test_even_batches_take_what_the_evaluator_says(seed, phase):
