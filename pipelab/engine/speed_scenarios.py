@@ -40,7 +40,7 @@ from pipelab.requests import for_phase
 
 __all__ = ["Scenario", "Sensitivity", "sensitivity"]
 
-Worth = Callable[[Problem, Any], float]  # of a plan
+ValueOfPlan = Callable[[Problem, Any], float]  # of a plan
 SHARE_BEHIND = 0.01  # a plan that falls further behind has turned
 _FACTOR_RESOLUTION = 1e-4  # to which the place where a plan turns is found
 _COLUMNS = ["what", "factor", "plan", "best", "bound", "loss", "turns", "status"]
@@ -49,7 +49,7 @@ _ALL, _LINKS, _PRICE = "all GPUs", "links", "price of "
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario(Frozen):
-    """Numbers that may be the true ones, and what the plan is worth with them.
+    """Numbers that may be the true ones, and the plan's value with them.
 
     Attributes
     ----------
@@ -209,17 +209,17 @@ def sensitivity(
     plan = answer if isinstance(answer, Deployment) else placement_in(answer, "sensitivity")
     evaluate(problem, plan)  # refuses a plan that is not valid
     full = getattr(answer, "memory_for", None) is not None or options.get("objective") == "rate"
-    worth, solved = _asked(answer, full, options)
+    value_of, solved = _asked(answer, full, options)
 
     def at(what: str, factor: float, other: Problem) -> Scenario:
-        return Scenario(what=what, factor=factor, value=worth(other, plan), best=solved(other))
+        return Scenario(what=what, factor=factor, value=value_of(other, plan), best=solved(other))
 
     scenarios, turns = [at(_ALL, 1.0, problem)], list[Scenario]()
     for what, most, changed in _changes(problem, bands, bool(getattr(answer, "at_least", 0.0))):
         for far in (1 - most, 1 + most):
             scenarios.append(at(what, far, changed(far)))
             if scenarios[0].loss <= SHARE_BEHIND:
-                turn = _turn(scenarios[-1], changed, at, worth, plan)
+                turn = _turn(scenarios[-1], changed, at, value_of, plan)
                 turns += [] if turn is None else [turn]
     corners = slow_one_by_one(bands) if len(bands) > 1 else []
     one_band = len(set(bands.values())) == 1  # then all fast is a scenario already
@@ -269,7 +269,7 @@ def _turn(
     scenario: Scenario,
     changed: Callable[[float], Problem],
     at: Callable[[str, float, Problem], Scenario],
-    worth: Worth,
+    value_of: ValueOfPlan,
     plan: Any,
 ) -> Scenario | None:
     """Return where the plan turns on the way to a scenario; None if nowhere, or if that was not proven."""
@@ -278,7 +278,7 @@ def _turn(
         least, rival = best._goal[2], best.placement if isinstance(best, Result) else best
         while abs(far - near) > _FACTOR_RESOLUTION:
             middle = (near + far) / 2
-            ours, theirs = (worth(changed(middle), one) for one in (plan, rival))
+            ours, theirs = (value_of(changed(middle), one) for one in (plan, rival))
             behind = 1 - (theirs / ours if least else ours / theirs)
             near, far = (near, middle) if behind > SHARE_BEHIND else (middle, far)
         scenario = at(scenario.what, near, changed(near))
@@ -289,8 +289,8 @@ def _turn(
 
 def _asked(
     answer: Any, full: bool, options: Mapping[str, Any]
-) -> tuple[Worth, Callable[[Problem], PlanAnswer]]:
-    """Return what a plan is worth in a problem, and how the best for a problem is found."""
+) -> tuple[ValueOfPlan, Callable[[Problem], PlanAnswer]]:
+    """Return what computes a plan's value in a problem, and what finds the best for a problem."""
     if isinstance(answer, Deployment):
         load, again, limits = answer.at_least, answer.again, answer.limits
         if again is None:

@@ -18,9 +18,10 @@ from pipelab.deployment_and_flow import DeploymentPlan, Replicas
 from pipelab.engine.serving.arrivals import from_file
 from pipelab.engine.serving.line_times import LineTimes
 from pipelab.engine.serving.lines import lines_of
+from pipelab.engine.serving.served import _columns
 from pipelab.engine.timeline.placement_timelines import lane_costs
 from pipelab.requests import for_phase, times
-from pipelab.serving import Request, Simulation, Work
+from pipelab.serving import Request, Simulation, Visit, Work
 
 
 def placed(seed, **load):
@@ -178,6 +179,9 @@ def test_requests_in_the_system_are_rate_times_time():
     moments = np.linspace(columns["came_s"][150], columns["came_s"][-150], 1000)
     present = [np.sum((columns["came_s"] <= t) & (columns["ended_s"] > t)) for t in moments]
     assert np.mean(present) == pytest.approx(served.requests_per_s * stay.mean(), rel=0.05)
+    waits = columns["came_s"] + columns["waiting_ms"] / 1000
+    waiting = [np.sum((columns["came_s"] <= t) & (waits > t)) for t in moments]
+    assert served.queue == pytest.approx(np.mean(waiting), rel=0.3, abs=0.1)
     assert not served.falls_behind
     assert served.requests_per_s == pytest.approx(
         0.7 * deployed.requests_per_s, abs=4 * served.requests_error
@@ -196,17 +200,38 @@ def test_broken_limits_and_queues_that_grow_are_said():
     assert calm.requests["ttft_ms"].max() <= 3000
 
 
-def test_chunks_decide_what_a_pipeline_yields():
-    """Whole prompts hold up all that is behind them; parts as the model has them hardly do."""
+def served_in_chunks(requests, *chunks):
+    """The plan of vLLM with ten stages, and what it yields when it is full with so many tokens in a batch."""
     problem = three_types(phase="mixed", batch_size=16, sequence_length=1000, output_tokens=200)
     result = pl.solve(problem, runs_on="vLLM")
     clients = 16 * result.in_flight
-    rates = [
-        pl.serve(result.problem, result, 250, clients=clients, chunk=chunk).tokens_per_s
-        for chunk in (96, 512, 4096)
+    of_chunks = [
+        pl.serve(result.problem, result, requests, clients=clients, chunk=chunk) for chunk in chunks
     ]
+    return result, of_chunks
+
+
+def test_chunks_decide_what_a_pipeline_yields():
+    """Whole prompts hold up all that is behind them; parts as the model has them hardly do."""
+    result, of_chunks = served_in_chunks(250, 96, 512, 4096)
+    rates = [served.tokens_per_s for served in of_chunks]
     assert rates[0] > 0.9 * result.throughput
     assert rates[0] > 1.5 * rates[1] > 2 * rates[2]
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_the_page_has_what_chunks_do():
+    """As stated: the proven rate, four simulated ones, and how long the slowest stage works with whole prompts."""
+    text = " ".join(text_of("docs/requests.md").split("**Chunks decide")[1].split())
+    result, of_chunks = served_in_chunks(1000, 96, 256, 512, 2048)
+    known = [result.throughput, *(served.tokens_per_s for served in of_chunks)]
+    stated = [float(re.search(rf"\b{said}", text)[1].replace(",", "")) for said in (
+        r"yield ([\d,]+) tokens", r"has them, ([\d,]+) are", r"of 256, ([\d,]+);", r"of 512, ([\d,]+);",
+        r"and ([\d,]+) where",
+    )]  # fmt: skip
+    assert stated == pytest.approx(known, rel=0.02)
+    assert f"works {of_chunks[-1].busy.max():.0%}".replace("%", " %") in text
 
 
 @pytest.mark.slow
@@ -234,6 +259,14 @@ def test_a_flow_carries_what_it_was_found_for():
     shares = np.bincount(served.requests["line"].astype(int) - 1) / 3000
     rates = np.array([way.rate for way in flow.ways])
     assert shares == pytest.approx(rates / rates.sum(), abs=0.01)
+
+
+def test_who_is_rejected_by_the_pool_for_answers_has_no_time_between_tokens():
+    """Its prompt was read, so it has a first token; it does not count as an answer without waiting."""
+    visit = Visit(Request(0.0, 9, 5), 0.0, 0, admitted=1.0, first=2.0, ended=2.0, rejected=True)
+    columns = _columns([visit])
+    assert columns["ttft_ms"][0] == 2000
+    assert np.isnan([columns["tpot_ms"][0], columns["ended_s"][0]]).all()
 
 
 # Files, and what is refused

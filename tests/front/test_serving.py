@@ -169,7 +169,9 @@ def drawn(seed, **rules):
 
 
 @pytest.mark.quick(30)
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize(
+    "seed", sorted(range(300), key=lambda seed: seed != 161)
+)  # readmitted there
 def test_every_token_is_read_and_written_once_whatever_the_rules(seed):
     requests, rules = drawn(seed)
     run = Watched([rules], iter(requests))

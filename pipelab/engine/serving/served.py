@@ -350,7 +350,7 @@ def serve(
         Requests are sent to its pipelines or ways in proportion to their rates. Of pools, one reads and the other
         writes.
     requests : int or path
-        How many are simulated, of which a fifth is not counted; or a CSV file with a column of times, of tokens of
+        How many count; a quarter as many, or more, come before them. Or a CSV file with a column of times, of tokens of
         prompts and of answers: `seconds`, `prompt`, `answer`, or as in Azure's and BurstGPT's traces.
     rate : float, optional
         Requests/s, which come at random (Poisson).
