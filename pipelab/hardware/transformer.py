@@ -305,7 +305,7 @@ class Transformer(ModelLike):
         tuple of int
             One number for each of `layer_kinds`.
         """
-        among = self.kind_of_layer[layers.start : layers.stop]
+        among = [self.kind_of_layer[layer] for layer in layers]
         return tuple(map(among.count, range(len(self.layer_kinds))))
 
     def layer_parameters(self, kind: LayerKind | None = None, active: bool = False) -> int:

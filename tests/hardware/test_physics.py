@@ -1,5 +1,6 @@
 """Single facts of serving a model, by arithmetic of their own: no formula of the roofline is used."""
 
+import numpy as np
 import pytest
 
 import pipelab as pl
@@ -61,3 +62,13 @@ def test_an_answer_is_timed_at_its_mean_context_or_at_its_last_token_with_memory
     assert last.throughput < mean.throughput
     with pytest.raises(pl.errors.InvalidValue, match="timed_at='last'"):
         pl.Workload(1000, 16, "decode", timed_at="last")
+
+
+def test_any_layers_weigh_what_they_weigh_one_by_one():
+    """Layers may be listed; they need not follow one another, as in the exercises of notebook 18."""
+    rng = np.random.default_rng(7)
+    for name in pl.hardware.models().index:
+        model = pl.load_model(name)
+        some = np.sort(rng.choice(model.layers, 5, replace=False)).tolist()
+        one_by_one = sum(model.weight_gb(range(layer, layer + 1)) for layer in some)
+        assert model.weight_gb(some) == pytest.approx(one_by_one)
