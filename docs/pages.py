@@ -13,8 +13,9 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 import pipelab as pl
-from pipelab.cli.static_pages.formulas import mathml
-from pipelab.cli.static_pages.one_page import prepared
+from formulas import mathml
+from outputs_as_html import prepared
+from pipelab.cli.live_pages.explorers import axis_of, mix_page, schedules_page
 from pipelab.course.outline import notebooks_of_the_course
 from pipelab.figures.html_charts import plotly_js
 
@@ -27,6 +28,15 @@ PICTURES = {
     "09_real_gpus": "Predicted against measured",
     "10_from_placement_to_timeline": "Memory for all of them",
 }
+
+# Explorers whose answers are computed when the site is built; the start page links to them.
+LIVE_SCHEDULES = (
+    "name=GPipe,1F1B,ZBH1,ZBH2",
+    "ranks=2..8",
+    "microbatches=4,8,12,16,24",
+    "message=0,0.25",
+)
+LIVE_MIX = ("a100-sxm-40=0..3", "l4=0..4", "t4=0..4")
 
 LONG = 6  # headings, from which on a page has a list of its contents
 _GALLERY = '<div class="gallery">'
@@ -46,6 +56,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-read", _numbers_and_anchors, priority=100)  # before titles are collected
     app.connect("env-get-outdated", lambda *_: ["docs/index"])  # its pictures are of other pages
     app.connect("html-page-context", _plotly_contents_and_gallery)
+    app.connect("build-finished", _live_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -61,6 +72,19 @@ def run_notebook(text: str, student: bool) -> nbformat.NotebookNode:
 def anchor(heading: str) -> str:
     """Return the anchor that Jupyter gives a heading."""
     return heading.replace(" ", "-")
+
+
+def _live_pages(app: Sphinx, failed: Exception | None) -> None:
+    """Write explorers as pages, whose answers are kept between builds beside what Sphinx keeps."""
+    if failed is not None:
+        return
+    folder, kept = Path(app.outdir) / "docs", Path(app.doctreedir) / "mix.html"
+    made_by = f"pipelab {pl.__version__}"
+    schedules_page(
+        folder / "schedules.html", [axis_of("LIVE", text) for text in LIVE_SCHEDULES], made_by
+    )
+    counts = [axis_of("LIVE", text) for text in LIVE_MIX]
+    shutil.copy(mix_page(kept, "Llama-3-70B", counts, [], made_by, progress=False), folder)
 
 
 def _no_copies_of_notebooks(app: Sphinx) -> None:

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import shlex
 import sys
 import warnings
 from importlib import metadata
@@ -30,9 +31,6 @@ _PLAN, _COURSE = "Place a model", "The course"
 _PIPE_CLOSED = 141  # as a shell reports a closed pipe: 128 and the number of SIGPIPE
 Documents = Annotated[
     list[str] | None, typer.Argument(help="pmetal, scheduler, boostr, write-up; or all.")
-]
-Notebooks = Annotated[
-    list[str] | None, typer.Argument(help="Such as 00_start_here; all of them without it.")
 ]
 Student = Annotated[bool, option("Without solutions.", "--student")]
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -159,16 +157,37 @@ def copy(
 
 
 @app.command(rich_help_panel=_COURSE)
-def static(
-    folder: Annotated[str, typer.Argument(help="Where pages go: new, empty, or an earlier copy.")],
-    notebooks: Notebooks = None,
-    student: Student = False,
+def page(
+    explorer: Annotated[str, typer.Argument(help="mix or schedules.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="The page, such as mix.html.")],
+    model: Annotated[str, option("Of the mix: a model or a case.")] = "Llama-3-70B",
+    gpus: Annotated[Text, option("Of the mix: ranges by type, such as a100=0..3,l4=0..4.")] = None,
+    vary: Annotated[
+        list[str] | None,
+        option("Another control: NAME=VALUES with commas, or a range such as ranks=2..8."),
+    ] = None,
+    time_limit: Annotated[float | None, option("Seconds for each mix.", min=0)] = None,
+    jobs: Annotated[int | None, option("Processes; one for each core.", min=1)] = None,
 ) -> None:
-    """Run the notebooks and write them as pages that read without installing; a few minutes for all."""
-    from pipelab.cli.static_pages import static_copy
+    """Write an explorer as one file: its sliders look up answers that are computed now, and need no Python then.
 
-    pages = static_copy(folder, notebooks, student=student, progress=True)
-    print(f"{len(pages)} pages; begin with {pages[0]}")
+    Mixes that are solved are kept beside it, in a CSV file, from which the same call goes on after a stop.
+
+    Such as: pipelab page mix --gpus a100-sxm-40=0..3,l4=0..4 --vary gpus_per_stage=1,2 -o mix.html
+    """
+    from pipelab.cli.live_pages.explorers import axis_of, mix_page, schedules_page
+
+    made_by = f"pipelab {metadata.version('pipelab')}: {shlex.join(['pipelab', *sys.argv[1:]])}"
+    axes = [axis_of("--vary", text) for text in vary or ()]
+    if explorer == "schedules":
+        written = schedules_page(output, axes, made_by)
+    elif explorer == "mix":
+        counts = [axis_of("--gpus", part) for part in (gpus or "").split(",") if part]
+        options = {"time_limit": time_limit, "jobs": jobs}
+        written = mix_page(output, model, counts, axes, made_by, **options)
+    else:
+        raise InvalidValue("page", [("explorer", explorer, "expected mix or schedules")])
+    print(f"{written}: {written.stat().st_size / 1e6:.1f} MB")
 
 
 @app.command(rich_help_panel=_COURSE)

@@ -220,7 +220,7 @@ def _run(notebook: "NotebookNode", limit: float, each: float) -> str:
     """Run it; say why it stopped early, or nothing."""
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-    from pipelab.cli.static_pages.kernel_client import notebook_client
+    from pipelab.cli.kernel_client import notebook_client
 
     began: list[float] = []  # with the first cell: a kernel may take its time to start
 

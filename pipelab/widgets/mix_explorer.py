@@ -73,7 +73,7 @@ class MixExplorer(Explorer):
         self.refusal, self.text, self.code = Words(), Words(), CopyCode()
         state = MixState(mix=mix)
         self.deployed = LiveChart(_deployment_chart(state))
-        self.chart = LiveChart(_placement_chart(state))
+        self.chart = LiveChart(placement_chart(state))
         self.baselines = LiveChart(_baselines_chart(state))
         self.answers = [
             self.refusal,
@@ -166,7 +166,7 @@ class MixExplorer(Explorer):
                 parts["layout"]["height"] = self.deployed.parts["layout"]["height"]
             self.deployed.put(parts)
         if answered or state.differs(before, "plan"):
-            self.chart.put(_placement_chart(state))
+            self.chart.put(placement_chart(state))
             self.code.code = code_of(state.mix, state.plan.placement if state.plan else None)
         if answered or state.differs(before, "plan", "gains", "other_plans"):
             self.text.say(*words.lines(state))
@@ -181,7 +181,7 @@ class MixExplorer(Explorer):
             self.own.begin(state.answer)
 
 
-def _placement_chart(state: MixState) -> dict:
+def placement_chart(state: MixState) -> dict:
     """Return the chart of the placement: the optimum, or the reader's plan."""
     title = words.chart_title(state)
     if state.answer is None:

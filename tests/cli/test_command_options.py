@@ -379,7 +379,9 @@ REFUSED = {
     "settings of a case of a case": (("settings", "tiny", "--case", "tiny", "--engine", "vLLM"), "--case"),
     "a long name": (("solve", "x" * 5000), "neither a bundled case nor a folder"),
     "a copy into a file": (("copy", __file__), "is a file"),
-    "pages nowhere": (("static", ""), "folder = ''"),
+    "no such explorer": (("page", "mixes", "-o", "a.html"), "explorer = 'mixes': expected mix or schedules"),
+    "no such control": (("page", "schedules", "-o", "a.html", "--vary", "rank=2..3"), "did you mean 'ranks'"),
+    "an empty range": (("page", "mix", "-o", "a.html", "--gpus", "l4=3..2"), "--gpus = 'l4=3..2': expected NAME"),
 }  # fmt: skip
 
 
@@ -428,7 +430,7 @@ def test_the_commands_of_the_tour_run(run, tmp_path, monkeypatch):
         "gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nmine,32,1000,200\n"
     )
     Path("path/to/config.json").write_text(json.dumps(configs["Llama-3-8B"]["config.json"]))
-    slow = ("reproduce", "static")  # with tests of their own
+    slow = ("reproduce", "page")  # with tests of their own
     tried = [arguments for _, *arguments in lines if arguments[0] not in slow]
     assert {a[0] for a in tried} >= {"solve", "deploy", "trade-off", "settings"}
     for arguments in tried:

@@ -3,12 +3,11 @@
 import re
 
 import nbformat
-import pytest
 from typer.testing import CliRunner
 
+import outputs_as_html
 from pipelab.cli.command_line import app
-from pipelab.cli.static_pages import one_page, site
-from pipelab.files.bundled_folders import notebooks_dir
+from pipelab.files.bundled_folders import notebook_files, notebooks_dir
 
 SOLUTION = re.compile(r"<details><summary>Solution</summary>.*?</details>", flags=re.S)
 
@@ -40,11 +39,12 @@ def test_a_students_copy_is_the_course_without_its_solutions(tmp_path):
     assert not any(solution in everything for solution in solutions)
 
 
-@pytest.mark.slow
-def test_pages_for_students_have_no_solutions(tmp_path, monkeypatch):
-    assert [name for name in site._files(None, student=True) if "/" in name] == []
-    monkeypatch.setattr(one_page, "executed", lambda notebook, name: notebook)
-    pages = site.static_copy(tmp_path / "pages", ["01_splitting_layers"], student=True)
-    text = "".join(page.read_text(encoding="utf-8") for page in pages)
-    assert "Exercises" in text
-    assert "Solution</summary>" not in text
+def test_the_site_for_students_has_no_solutions(monkeypatch):
+    monkeypatch.setattr(outputs_as_html, "executed", lambda notebook, name: notebook)
+    text = notebook_files()["01_splitting_layers"].read_text(encoding="utf-8")
+    shown = [
+        "".join(cell.source for cell in outputs_as_html.prepared(text, student=student).cells)
+        for student in (False, True)
+    ]
+    assert all("Exercises" in text for text in shown)
+    assert ["Solution</summary>" in text for text in shown] == [True, False]

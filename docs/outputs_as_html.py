@@ -1,21 +1,17 @@
-"""One notebook as a page: text, code and outputs, with links to the other pages.
+"""A notebook as a reader without a kernel sees it: run, with its outputs as HTML.
 
 Widgets are shown as a page without a kernel can show them: their first state, in words and pictures.
 """
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
 from html import escape
-from pathlib import Path, PurePosixPath
-from posixpath import normpath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipelab.cli.static_pages.formulas import typeset, typeset_html
-from pipelab.cli.static_pages.run import WIDGET_STATES, executed
+from formulas import typeset_html
 from pipelab.cli.student import without_solutions
 from pipelab.figures.html_charts import figure_html
+from run_notebooks import WIDGET_STATES, executed
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -24,56 +20,10 @@ _FIGURE, _WIDGET = "application/vnd.plotly.v1+json", "application/vnd.jupyter.wi
 NOTE = "Sliders and buttons work in the live notebook; here is the state in which it opens."
 _PREFIX = "IPY_MODEL_"
 _FOLDED = "remove-input"  # leaves the code of a cell out
-_LINK = re.compile(r'<a\s[^>]*?href="([^":]+?)\.(?:ipynb|md)(#[^"]*)?"[^>]*>(.*?)</a>', flags=re.S)
-
-
-def title_of(notebook: "NotebookNode") -> str:
-    """Return the notebook's first heading."""
-    return notebook.cells[0].source.split("\n")[0].removeprefix("# ")
-
-
-def page(notebook: "NotebookNode", name: str, pages: Sequence[str]) -> str:
-    """Write a notebook as a page.
-
-    Parameters
-    ----------
-    notebook : NotebookNode
-        With its outputs as HTML; see `prepared`.
-    name : str
-        Of its page within the folder, such as `solutions/00_start_here.html`.
-    pages : sequence of str
-        All pages there will be; a link to any other notebook becomes plain text.
-    """
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    figures = any("Plotly.newPlot" in o.get("data", {}).get("text/html", "") for o in outputs)
-    about = {"title": title_of(notebook), "name": name, "pages": pages, "figures": figures}
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            cell.source = typeset(cell.source)
-    return linked(_exporter().from_notebook_node(notebook, resources=about)[0], name, pages)
-
-
-@cache  # its templates take longer to compile than a page to write
-def _exporter() -> Any:
-    """Return nbconvert's exporter, with pipelab's template, and without the code of folded cells."""
-    from nbconvert import HTMLExporter
-    from traitlets.config import Config
-
-    config = {
-        "TagRemovePreprocessor": {"enabled": True, "remove_input_tags": {_FOLDED}},
-        "CSSHTMLHeaderPreprocessor": {"style": "friendly"},
-    }
-    folder = str(Path(__file__).parent / "templates")
-    return HTMLExporter(
-        template_name="pipelab",
-        extra_template_basedirs=[folder],
-        anchor_link_text="",
-        config=Config(config),
-    )
 
 
 def prepared(text: str, *, student: bool, name: str = "a notebook") -> "NotebookNode":
-    """Return a notebook as a reader without a kernel sees it, here and on the site.
+    """Return a notebook as a reader without a kernel sees it.
 
     Parameters
     ----------
@@ -197,20 +147,3 @@ def figure_of_state(state: Mapping) -> dict | None:
     figure = json.loads(state["drawing"])
     look = {"template": json.loads(state["look"])} if state.get("look") else {}
     return {"data": figure["data"], "layout": figure["layout"] | look}
-
-
-def linked(body: str, name: str, pages: Sequence[str]) -> str:
-    """Turn links between notebooks into links between pages, and links to notebooks without a page into text.
-
-    >>> linked('<a href="01.ipynb#Cut">cuts</a>', "index.html", ["index.html", "01.html"])
-    '<a href="01.html#Cut">cuts</a>'
-    """
-    here, known = PurePosixPath(name).parent, set(pages)
-
-    def link(match: re.Match) -> str:
-        target, anchor, text = match.groups()
-        if normpath(here / f"{target}.html") in known:
-            return f'<a href="{target}.html{anchor or ""}">{text}</a>'
-        return f'<span title="not in this copy">{text}</span>'
-
-    return _LINK.sub(link, body)

@@ -6,11 +6,6 @@ from html import unescape
 
 from pipelab.display import NO_FORMULAS
 
-# Code comes first, so that a dollar sign in it stays one.
-_MARKDOWN = re.compile(
-    r"(?P<code>```.*?```|`[^`]*`)|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^\s$](?:[^$\n]*[^\s$\\])?)\$(?!\w)",
-    flags=re.S,
-)
 _HTML = re.compile(
     r"(?P<code><(pre|code|script|style)\b.*?</\2>|<(\w+)[^>]*? class='(?:[^']* )?"
     + NO_FORMULAS
@@ -21,16 +16,6 @@ _HTML = re.compile(
 
 # latex2mathml knows them by themselves, but not behind \Big.
 _FENCES = {r"\lfloor": "⌊", r"\rfloor": "⌋", r"\lceil": "⌈", r"\rceil": "⌉"}
-
-
-def typeset(markdown: str) -> str:
-    r"""Return Markdown with its formulas as MathML; code stays as it is.
-
-    >>> typeset("`$HOME` and $x$")
-    '`$HOME` and <math xmlns="http://www.w3.org/1998/Math/MathML"
-    display="inline"><mrow><mi>x</mi></mrow></math>'
-    """
-    return _MARKDOWN.sub(_replaced, markdown)
 
 
 def typeset_html(html: str) -> str:

@@ -37,7 +37,7 @@ def executed(notebook: "NotebookNode", name: str) -> "NotebookNode":
     import nbformat
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-    from pipelab.cli.static_pages.kernel_client import notebook_client
+    from pipelab.cli.kernel_client import notebook_client
 
     # A figure is kept as its data alone, without a copy of plotly.js.
     environment = dict(os.environ, PLOTLY_RENDERER="plotly_mimetype")
