@@ -64,8 +64,10 @@ def test_the_workflow_runs_the_tests_and_publishes_the_site_it_built():
     assert (jobs["site"]["needs"], jobs["publish"]["needs"]) == ("test", "site")
     # Ubuntu has no package of the browser; its image has one.
     assert not [run for run in runs if "apt-get install" in run and "chrom" in run]
-    (installed,) = re.findall(r"\.\[([\w,]+)\]", " ".join(runs))
-    assert set(installed.split(",")) <= set(PROJECT["optional-dependencies"])
+    installed = re.findall(r"\.\[([\w,]+)\]", WORKFLOWS[0].read_text(encoding="utf-8"))
+    assert set(",".join(installed).split(",")) <= set(PROJECT["optional-dependencies"])
+    ends = [row["python"] for row in jobs["ends"]["strategy"]["matrix"]["include"]]
+    assert f">={ends[0]}" == PROJECT["requires-python"]
 
 
 def test_the_hooks_run_what_the_tests_check():
