@@ -41,7 +41,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from pipelab.errors import InvalidValue, PipelabError
+from pipelab.errors import InvalidValue, PipelabError, nearest
 
 _Class = TypeVar("_Class")
 _Parameters = ParamSpec("_Parameters")
@@ -199,7 +199,10 @@ def _problems(error: Mapping[str, Any], fields: tuple[str, ...]) -> list[tuple[s
         "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".") or "value"
     )
     value = None if error["type"] == "missing" else error["input"]
-    return [(field, value, _expected(error))]
+    expected = _expected(error)
+    if error["type"] == "unexpected_keyword_argument":
+        expected += f"; {nearest(field, fields)}"
+    return [(field, value, expected)]
 
 
 @overload
