@@ -286,7 +286,8 @@ def _model_by_size(
     published = models()["parameters_published"]
     near = published.index[(size / published - 1).abs() < rounding]
     if len(near) != 1:
-        expected = "no known model has this number of parameters; give model=…"
+        several = f"{' and '.join(near)} have" if len(near) else "no known model has"
+        expected = f"{several} this number of parameters; give model=…"
         raise result.error("model_n_params", expected)
     return str(near[0])
 
@@ -514,6 +515,9 @@ def calibrate(
     for file in files:
         if _is_benchmark(file):
             rows += measurements_of(file, facts, costs)
+        elif file.suffix.lower() != ".csv":
+            expected = f"a .csv with the columns of data/measured_times.csv, or what one of these writes: {_FORMATS}"
+            raise InvalidData(f"{named(file)}: expected {expected}")
         else:
             rows += [_slow_enough(row, one, costs) for row, one in read_measurements(file)]
     return fit_constants(costs, rows)

@@ -290,7 +290,7 @@ def _network(
         i, j = np.argwhere(np.isnan(rates))[0]
         raise InvalidData(
             f"{named(path)}: no link from {hosts[i]!r} to {hosts[j]!r}; add a row with host, other and gbit_per_s, "
-            "or give network_gbit_per_s=…"
+            "or give one rate for all, by --network-gbit or network_gbit_per_s=…"
         )
     return rates, latency
 

@@ -75,7 +75,7 @@ def _of_markdown(row: Mapping[str, str]) -> dict[str, Any]:
     fields = {field: _number(row[name]) for name, field in columns if name in row}
     size = re.fullmatch(r"(\d{1,6}\.\d\d) ([BMT])", row.get("params", ""))
     if size and float(size[1]):
-        fields["model_n_params"] = float(size[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[size[2]]
+        fields["model_n_params"] = round(float(size[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[size[2]])
         fields["rounding"] = 0.0051 / float(size[1])
     test = _TEST.fullmatch(row.get("test", ""))
     if test:
