@@ -15,7 +15,7 @@ from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.methods.trade_offs import TradeOff
 from pipelab.engine.runs_on import as_engine_fills
 from pipelab.engine.timeline.timeline import Timeline
-from pipelab.errors import InvalidData, InvalidValue, nearest, shown
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import evaluate
 from pipelab.fields import instance, is_real
 from pipelab.files.csv_rows import plain
@@ -276,7 +276,13 @@ def problem_of(path: str | Path, case: str | None = None, **rules: Any) -> Probl
     said = document["conditions"]
     kept = (*_RULES, _UNITS)
     plan_rules = {rule: said[rule] for rule in kept if said.get(rule) is not None}
-    return load_case(name, **(plan_rules | rules))
+    try:
+        return load_case(name, **(plan_rules | rules))
+    except UnknownName as error:
+        if case is not None:
+            raise
+        remedy = "give --model with --gpus or --cluster as they were when it was solved, or --case"
+        raise UnknownName(f"{path}: {error}; {remedy}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -286,7 +292,13 @@ def _read(path: Path) -> dict[str, Any]:
     stages = names.get("stages")
     if not isinstance(stages, list) or not stages:
         expected = 'expected an object with "stages", a list of at least one stage'
-        parts = {"pipelines": ("deployment", "replicas"), "points": ("trade-off", "points")}
+        parts = {
+            "pipelines": (
+                "deployment (pl.settings and pl.serve take what pl.deploy returns)",
+                "replicas",
+            ),
+            "points": ("trade-off", "points"),
+        }
         for kind, inside in (parts[name] for name in parts if name in names):
             expected = (
                 f"expected a plan of one pipeline, and this is a {kind}; "

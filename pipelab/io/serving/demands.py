@@ -62,7 +62,7 @@ def _broken_by_stages(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]
                 "expected stages of one GPU, or whose GPUs all cut every layer among them (tensor parallel); in "
                 f"stage {i}, {counted(size, 'GPU')} hold {size // report.degree} copies of its layers and take "
                 f"{shares} shares of the batch (data parallel), which no engine does for one stage; solve with "
-                "max_gpus_per_stage=1"
+                f"--runs-on {plan.engine} or runs_on={plan.engine!r} for the best plan that it can start"
             )
             yield "GPUs of a stage", report.stage.gpus, expected
     usual = max(dict.fromkeys(sizes), key=sizes.count)
@@ -71,7 +71,7 @@ def _broken_by_stages(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]
         expected = (
             "expected as many GPUs in every stage, since one engine has one tensor-parallel size; stage "
             f"{odd + 1} has {sizes[odd]} where {sizes.count(usual)} of {len(sizes)} stages have {usual}; "
-            "solve with max_gpus_per_stage=1 for a placement of that shape"
+            f"solve with --runs-on {plan.engine} or runs_on={plan.engine!r} for the best plan that it can start"
         )
         yield "GPUs per stage", tuple(sizes), expected
 
