@@ -140,7 +140,9 @@ class PlanAnswer(ProvenAnswer):
         timed, load = self.problem.costs.engine, self.problem.workload
         if not (self.runs_on and timed) or timed == self.runs_on or load.phase == "training":
             return ""
-        return f" Stage times are those of {timed}, not of {self.runs_on}."
+        known = self.runs_on in getattr(self.problem.costs, "engines", ())
+        remedy = f" (--rates {self.runs_on} or Roofline(engine={self.runs_on!r}) has these)"
+        return f" Stage times are those of {timed}, not of {self.runs_on}{remedy if known else ''}."
 
     def cost_of_rules(self, **options: Any) -> "CostOfRules":
         """Solve once more for any engine, and compare: what the engine's rules cost.
