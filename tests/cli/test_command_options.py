@@ -264,6 +264,8 @@ def test_settings_of_a_model_are_those_of_its_plan(run, tmp_path, own, step, eng
     assert (status, part in direct, "no schedule was given" in direct) == (0, True, False)
     assert run("solve", *own, *step, "--output", tmp_path / "plan.json")[0] == 0
     assert run("settings", tmp_path / "plan.json", *own, *step, "--engine", engine)[1] == direct
+    code, _, note = run("settings", tmp_path / "plan.json", "--engine", engine)
+    assert (code, "plan.json" in note, "--model" in note) == (2, True, True)
 
 
 def test_settings_of_a_case_are_those_of_its_plan(run, tmp_path, monkeypatch):

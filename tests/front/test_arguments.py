@@ -86,3 +86,13 @@ def test_a_limit_of_any_size_is_answered(tpot_ms, pools):
     problem = pl.Problem(GPUS, MODEL, load, TIMES, 1)
     found = pl.deploy(problem, tpot_ms=tpot_ms, pools=pools, batches=[1])
     assert found.status == ("optimal" if tpot_ms > 1 else "infeasible")
+
+
+@pytest.mark.parametrize(
+    "made", [pl.GPU, pl.Model, pl.Problem, pl.Workload, pl.Roofline, pl.StageCosts]
+)
+def test_a_misspelt_argument_is_refused_with_its_name(made):
+    for name in inspect.signature(made).parameters:
+        wrong = name[:2] + name[3:] if len(name) > 4 else f"{name}_"
+        with pytest.raises((pl.errors.InvalidValue, TypeError), match=f"did you mean '{name}'"):
+            made(**{wrong: 1})

@@ -428,3 +428,16 @@ def test_what_is_printed_and_torn_is_refused_in_one_sentence(text, name, tmp_pat
     (tmp_path / name).write_text(text)
     with _refused(rf"{name}[,:]"):
         pl.hardware.calibrate(ROOF, tmp_path / name)
+
+
+def test_a_model_is_told_by_its_size_or_all_of_that_size_are_named(tmp_path):
+    for name, size in pl.hardware.models()["parameters_published"].items():
+        head = "| model | size | params | backend | ngl | test | t/s |\n| - | - | - | - | - | - | - |\n"
+        line = f"| some Q4_0 | 1.00 GiB | {size / 1e9:.2f} B | CUDA | 99 | tg128 | 0.10 ± 0.00 |\n"
+        (tmp_path / "b.md").write_text(head + line, encoding="utf-8")
+        try:
+            (row,) = _rows(tmp_path / "b.md", gpu_type="H200-SXM")
+        except pl.errors.InvalidData as error:
+            assert f"{name} " in str(error), str(error)
+            continue
+        assert row.model == name
