@@ -284,7 +284,8 @@ class Served(Frozen):
         )
         if not times:
             return f"{self.sent}: none fits in memory."
-        rate = f"{number(self.requests_per_s)} ± {self.requests_error:.2g} requests/s, {number(self.tokens_per_s)} tokens/s"
+        rate = f"{number(self.requests_per_s)} ± {self.requests_error:.2g} requests/s"
+        rate = f"{rate}, {number(self.tokens_per_s)} tokens/s"
         text = f"{self.sent}: {rate if len(self.ended) else 'none ended while they came'}; {times}."
         preempted = int((self.requests["preempted"] > 0).sum())
         if self.falls_behind:
