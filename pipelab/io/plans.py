@@ -15,7 +15,7 @@ from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.methods.trade_offs import TradeOff
 from pipelab.engine.runs_on import as_engine_fills
 from pipelab.engine.timeline.timeline import Timeline
-from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
+from pipelab.errors import InvalidData, InvalidPlacement, InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import evaluate
 from pipelab.fields import instance, is_real
 from pipelab.files.csv_rows import plain
@@ -253,7 +253,15 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
             rules_of(document["runs_on"], f"{path}, field 'runs_on'")
             problem = as_engine_fills(problem, document["runs_on"])
         _refuse_other_conditions(path, document["conditions"], problem)
-        _refuse_other_rates(path, document, document_of(problem, placement))
+        try:
+            computed = document_of(problem, placement)
+        except InvalidPlacement as error:
+            made_for = document.get("problem")
+            if made_for in (None, problem.name):
+                raise
+            other = f"{path} was made for {shown(made_for)}, and this is {shown(problem.name)}"
+            raise InvalidPlacement([other, *error.defects]) from None
+        _refuse_other_rates(path, document, computed)
     return placement
 
 

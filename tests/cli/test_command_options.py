@@ -266,6 +266,9 @@ def test_settings_of_a_model_are_those_of_its_plan(run, tmp_path, own, step, eng
     assert run("settings", tmp_path / "plan.json", *own, *step, "--engine", engine)[1] == direct
     code, _, note = run("settings", tmp_path / "plan.json", "--engine", engine)
     assert (code, "plan.json" in note, "--model" in note) == (2, True, True)
+    other = ["Llama-3-70B" if part == "Llama-3-8B" else part for part in own]
+    code, _, note = run("settings", tmp_path / "plan.json", *other, *step, "--engine", engine)
+    assert (code, "plan.json was made for 'Llama-3-8B on" in note) == (2, True), note
 
 
 def test_settings_of_a_case_are_those_of_its_plan(run, tmp_path, monkeypatch):
