@@ -49,7 +49,7 @@ _MOVED = 0.005  # a constant that moved by less is not shown
 Constant = tuple[str, str]  # ("engine" or "gpu" names: whose it is; which)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Calibration(Frozen):
     """A cost model fitted to measurements, and how far off it was and is."""
 
@@ -65,6 +65,12 @@ class Calibration(Frozen):
             f"median error {before:.1%} before, {after:.1%} after, "
             f"{out:.1%} where a row is predicted from others"
         )
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def __repr__(self) -> str:
+        return f"<Calibration: {self}>"
 
     def _repr_html_(self) -> str:
         moved = (self.constants["fitted"] / self.constants["default"] - 1).abs() > _MOVED

@@ -7,6 +7,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import pipelab as pl
 from pipelab.cli.command_line import app
 from pipelab.files.bundled_folders import notebook_files
 
@@ -52,3 +53,14 @@ def test_notebooks_are_copied_and_nothing_is_overwritten(tmp_path):
     assert str(mine.parent / "data.md") in copied
     assert "every notebook is in" in CliRunner().invoke(app, ["copy", str(mine.parent)]).stdout
     assert mine.read_text() == "my own work"
+
+
+def test_a_plan_is_kept_where_nobody_reads_what_is_printed(monkeypatch, tmp_path):
+    def closed(_result):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("pipelab.cli.commands.problems.print_result", closed)
+    plan = tmp_path / "plan.json"
+    CliRunner().invoke(app, ["solve", "tiny", "--output", str(plan)])
+    tiny = pl.load_case("tiny")
+    assert pl.load_placement(plan, tiny) == pl.solve(tiny).placement

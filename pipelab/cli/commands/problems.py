@@ -1,7 +1,8 @@
 """The commands about a problem: plans (solve, deploy, evaluate, settings), or tables (trade-off, compare, sweep, …)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -85,14 +86,14 @@ def solve(
     options |= {"within": within if objective == "regret" else None}
     problem = context.obj.problem(case)
     result = run(problem, method, objective or objective_of(problem), **_given(options))
-    if as_json:
-        print(json.dumps(result.to_dict(), allow_nan=False))
-    else:
+    with _kept_in(output, result, result.placement):
+        if as_json:
+            print(json.dumps(result.to_dict(), allow_nan=False))
+            return
         print_result(result)
         if runs_on is not None and result.placement is not None:
             print(result.cost_of_rules().sentence)
         _print_turns(problem, result, within, time_limit)
-    _keep(result, result.placement, output)
 
 
 def deploy(
@@ -133,12 +134,12 @@ def deploy(
         options["batches"] = [_whole("deploy", "--batches", size) for size in batches.split(",")]
     problem = context.obj.problem(case)
     deployment = run(problem, **_given(options))
-    if as_json:
-        print(json.dumps(deployment.to_dict(), allow_nan=False))
-    else:
+    with _kept_in(output, deployment, deployment.pipelines):
+        if as_json:
+            print(json.dumps(deployment.to_dict(), allow_nan=False))
+            return
         print_deployment(deployment)
         _print_turns(problem, deployment, within, time_limit)
-    _keep(deployment, deployment.pipelines, output)
 
 
 def trade_off(
@@ -159,20 +160,24 @@ def trade_off(
 
     problem = context.obj.problem(case)
     curve = run(problem, against, deployments=deployments, **_given({"time_limit": time_limit}))
-    _show(curve.to_frame(), as_json, None, "trade-off")
-    if not curve.complete:
-        say("points may be missing, or are not proven: give it more time, with --time-limit")
-    _keep(curve, curve.points, output)
+    with _kept_in(output, curve, curve.points):
+        _show(curve.to_frame(), as_json, None, "trade-off")
+        if not curve.complete:
+            say("points may be missing, or are not proven: give it more time, with --time-limit")
 
 
-def _keep(answer: Any, plans: object, output: str | None) -> None:
-    """Write an answer to a file; exit with status 1 where it has no plan."""
+@contextmanager
+def _kept_in(output: str | None, answer: Any, plans: object) -> Iterator[None]:
+    """Write an answer to a file after it is printed, also where nobody reads on; exit status 1 where it has no plan."""
     from pipelab.io.plans import save
 
+    try:
+        yield
+    finally:
+        if plans and output is not None:
+            save(answer, output)
     if not plans:
         raise typer.Exit(1)
-    if output is not None:
-        save(answer, output)
 
 
 def _print_turns(

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -127,18 +126,17 @@ def mix_page(
     mix_of(points[0])  # an unknown name is refused before anything is solved
     # By this column a file is known to be of another model, or of another version, and refused.
     asked = {"problem": f"{source}, pipelab {version('pipelab')}"}
-    rows = sweep(
-        make, [asked | point for point in points], path=path.with_suffix(".csv"), **options
-    ).rows
-    rates = {
-        tuple(point.values()): row["throughput_tokens_per_s"]
-        for point, row in zip(points, rows, strict=True)
-    }
+    asked_points = [asked | point for point in points if any(point[name] for name in types)]
+    rows = sweep(make, asked_points, path=path.with_suffix(".csv"), **options).rows
+    solved = {tuple(row[axis.name] for axis in axes): row for row in rows}
 
-    def answer(position: Mapping[str, Any], row: Mapping[str, Any]) -> Answer:
+    def answer(position: Mapping[str, Any]) -> Answer:
         mix = mix_of(position)
         try:
             problem = problem_of(mix)
+            row = solved[tuple(position.values())]
+            if row["status"] == "failed":
+                raise PipelabError(row["reason"])
         except PipelabError as error:
             refused = MixState(mix=mix, refusal=error)
             return Answer(placement_chart(refused), escape(str(error)), code="")
@@ -146,16 +144,15 @@ def mix_page(
         state = MixState(mix=mix, answer=MixAnswer(mix=mix, problem=problem, result=result))
         neighbours = {name: {**position, name: position[name] + 1} for name in types}
         gains = {
-            name: rates[key] or 0.0
+            name: solved[key]["throughput_tokens_per_s"] or 0.0
             for name, neighbour in neighbours.items()
-            if (key := tuple(neighbour.values())) in rates
+            if (key := tuple(neighbour.values())) in solved
         }
         words = Words()
         words.say(*_lines(result, gains))
         return Answer(placement_chart(state), words.value, code_of(mix))
 
-    answers = starmap(answer, zip(points, rows, strict=True))
-    return write_page(path, f"{source} on a mix of GPUs", axes, answers, made_by)
+    return write_page(path, f"{source} on a mix of GPUs", axes, map(answer, points), made_by)
 
 
 def _result(problem: Problem, row: Mapping[str, Any]) -> Result:
