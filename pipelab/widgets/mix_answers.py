@@ -8,9 +8,9 @@ from typing import Any
 
 from pipelab.display import DOES_NOT_FIT, outcome_of, rate
 from pipelab.engine.answers import Result
-from pipelab.engine.deployments.deploying import deploy, pipeline_of
+from pipelab.engine.deployments.deploying import deploy
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.deployments.timing import best_service
+from pipelab.engine.deployments.timing import best_service, pipeline_of
 from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.rate_search import seconds_to_choose
 from pipelab.engine.scoring import Score, score

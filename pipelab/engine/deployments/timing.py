@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipelab import requests
+from pipelab.engine.deployments.result import Pipeline
 from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
 from pipelab.errors import InvalidPlacement
-from pipelab.evaluation import MOST_IN_FLIGHT
+from pipelab.evaluation import MOST_IN_FLIGHT, evaluate
+from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -234,4 +236,22 @@ def _end(
     others = range(last + 1, min(most, last + step))
     return last + bisect_left(
         others, True, key=lambda number: _times(problem, placement, number) != here
+    )
+
+
+def pipeline_of(
+    problem: Problem, replicas: tuple[Placement, ...], limits: requests.Limits | None
+) -> Pipeline:
+    """Make a pipeline of replicas, with the number in flight at which it attains most, or serves most within limits."""
+    if limits is None:
+        evaluation = evaluate(problem, replicas[0])
+        load = replace(problem.workload, in_flight=evaluation.in_flight)
+        return Pipeline(replicas=replicas, workload=load, throughput=evaluation.attainable)
+    served = given(best_service(problem, replicas[0], limits))
+    load = replace(problem.workload, in_flight=served.in_flight)
+    return Pipeline(
+        replicas=replicas,
+        workload=load,
+        throughput=served.requests_per_s * requests.request_tokens(problem),
+        service=served,
     )

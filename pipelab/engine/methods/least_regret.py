@@ -10,7 +10,7 @@ rate min over scenarios of (rate there / best rate there).
 one of its types.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Annotated, Any
@@ -19,14 +19,14 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from pipelab.costs import filled
-from pipelab.engine.answers import Result
+from pipelab.engine.answers import PlanAnswer, Result
 from pipelab.engine.deadline import Deadline, apart
 from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.speed_costs import SpeedCosts, with_speeds
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, InvalidValue, nearest
 from pipelab.evaluation import evaluate
-from pipelab.fields import Real, checked_value, described
+from pipelab.fields import Real, checked_value, described, given
 from pipelab.hardware.relative_bands import relative_band
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -82,6 +82,60 @@ def slow_one_by_one(bands: Mapping[str, float]) -> list[dict[str, float]]:
     return [fast, *slow]
 
 
+def speeds_tried(bands: Mapping[str, float], one_slow: bool) -> list[dict[str, float]]:
+    """Return the scenarios: as predicted, and all ends of the bands, or those of one slow type if these are enough."""
+    ends = [sorted({1 - share, 1 + share}) for share in bands.values()]
+    corners = slow_one_by_one(bands)
+    if not one_slow and 2 ** len(ends) <= MOST_CORNERS:
+        corners = [dict(zip(bands, corner, strict=True)) for corner in product(*ends)]
+    return [dict.fromkeys(bands, 1.0), *corners]
+
+
+def least_lost(
+    nominal: PlanAnswer,
+    bands: Mapping[str, float],
+    *,
+    kept: float,
+    most: float,
+    proven: bool,
+    cases: str,
+    lost: float,
+    price: float,
+    ended: Sequence[str | None],
+) -> dict[str, Any]:
+    """Return what an answer says that was found for least regret.
+
+    Parameters
+    ----------
+    nominal : PlanAnswer
+        The best for the predicted speeds.
+    kept, most : float
+        Share of the best that the answer keeps in the worst scenario, and the bound on that of any.
+    cases : str
+        The scenarios in words.
+    lost, price : float
+        What the nominal answer loses at most, and by how much it is better where the predicted speeds are true.
+    ended : sequence of str or None
+        What ended the searches early.
+    """
+    kept = 1.0 if kept > 1 - ONE_ANSWER else kept
+    goal = Objective(
+        name="percent_lost",
+        unit=f"% lost at most for {cases} within {100 * max(bands.values()):.3g}%",
+        value=100 * (1 - kept),
+        bound=100 * (1 - (kept if proven else most)),
+    )
+    said = "the best for the predicted speeds"
+    return {
+        "status": "optimal" if proven else "feasible",
+        "bound": None,
+        "objective": goal,
+        "reason": f"{said} loses up to {lost:.1%}, and yields {price:.1%} more where they are true",
+        "stopped_by": None if proven else next(filter(None, ended), None),
+        "details": {**nominal.details, "nominal": nominal, "nominal_lost": lost, "price": price},
+    }
+
+
 def solve_for_least_regret(
     problem: Problem,
     options: Mapping[str, Any],
@@ -113,10 +167,7 @@ def solve_for_least_regret(
     bands = speed_bands(problem, within, "solve")
     deadline, full = Deadline(options.get("time_limit")), objective == "rate"
     for_all = full and is_worst_with_one_slow(problem)
-    speeds = [dict.fromkeys(bands, 1.0), *slow_one_by_one(bands)]
-    ends = [{1 - share, 1 + share} for share in bands.values()]
-    if not for_all and 2 ** len(ends) <= MOST_CORNERS:
-        speeds[1:] = [dict(zip(bands, corner, strict=True)) for corner in product(*ends)]
+    speeds = speeds_tried(bands, for_all)
     problems = [replace(problem, costs=with_speeds(problem.costs, one)) for one in speeds]
 
     def asked(objective: str, problem: Problem, left: int) -> Result:
@@ -145,31 +196,24 @@ def solve_for_least_regret(
     placement = max(shares, key=lambda one: (shares[one], values(one)[0]))
     kept, now = shares[placement], float(values(placement)[0])
     most = 1.0 if joint.bound is None else min(1.0, float(joint.bound / known[0]))
-    proven = most <= kept * (1 + (ONE_ANSWER if full else ATTAINED))
-    lost, price = (
-        1 - shares[nominal.placement],
-        max(0.0, 1 - now / float(values(nominal.placement)[0])),
+    said = least_lost(
+        nominal,
+        bands,
+        kept=kept,
+        most=most,
+        proven=most <= kept * (1 + (ONE_ANSWER if full else ATTAINED)),
+        cases="all speeds" if for_all else f"{len(problems)} cases of speeds",
+        lost=1 - shares[given(nominal.placement)],
+        price=max(0.0, 1 - now / float(values(nominal.placement)[0])),
+        ended=[result.stopped_by for result in (*best, joint)],
     )
-    cases = "all speeds" if for_all else f"{len(problems)} cases of speeds"
-    goal = Objective(
-        name="percent_lost",
-        unit=f"% lost at most for {cases} within {100 * max(bands.values()):.3g}%",
-        value=100 * (1 - kept),
-        bound=100 * (1 - (kept if proven else most)),
-    )
-    said, ended = "the best for the predicted speeds", [r.stopped_by for r in (*best, joint)]
     return replace(
         nominal,
         problem=problem,
-        status="optimal" if proven else "feasible",
         placement=placement,
         throughput=now,
-        bound=None,
-        objective=goal,
         seconds=deadline.spent,
-        reason=f"{said} loses up to {lost:.1%}, and yields {price:.1%} more where they are true",
-        stopped_by=None if proven else next(filter(None, ended), None),
-        details={**nominal.details, "nominal": nominal, "nominal_lost": lost, "price": price},
+        **said,
     )
 
 
