@@ -1,7 +1,9 @@
 """Plans where speeds are not as predicted: against all placements, one by one, on grids of speeds."""
 
+import runpy
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,3 +259,13 @@ def test_what_was_never_compared_and_what_is_no_share_are_refused_by_name():
     ):
         with pytest.raises(pl.errors.InvalidValue, match=r"within = 0\.1: expected"):
             pl.solve(course.three_sites(), within=0.1, **others)
+
+
+@pytest.mark.nightly
+def test_the_page_has_what_robust_plans_keep_and_cost():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "within_the_error.md").read_text(encoding="utf-8")
+    script = runpy.run_path(str(root / "tests" / "benchmarks" / "price_of_robustness.py"))
+    for name, within in product(script["CASES"], (0.1, "band")):
+        cells = " | ".join(script["row"](name, within)[:-1])
+        assert f"| {cells} |" in page
