@@ -212,7 +212,7 @@ def _no_worse(best: Deployment, answer: MixAnswer) -> Deployment:
     placement, known = answer.result.placement, answer.result.throughput or 0.0
     if placement is None or known <= (best.throughput or 0.0) * (1 + ONE_ANSWER):
         return best
-    alone = (pipeline_of(answer.problem, (placement,), answer.limits),)
+    alone = (given(pipeline_of(answer.problem, (placement,), answer.limits)),)
     best = replace(best, pipelines=alone, throughput=known)
     status, bound = status_and_bound(best.value, best.bound)
     return replace(best, status=status, bound=bound)

@@ -581,7 +581,10 @@ class _Deploying:
 
     def _best_alone(self) -> tuple[Pipeline, ...]:
         """Return the best single pipeline; none where none is known that serves the load."""
-        alone = [pipeline_of(problem, (best,), None) for problem, best in self.alone.items()]
+        alone = [
+            fields.given(pipeline_of(problem, (best,), None))
+            for problem, best in self.alone.items()
+        ]
         alone.sort(key=lambda pipeline: pipeline.throughput)
         return tuple(p for p in alone[-1:] if p.throughput >= self.at_least)
 
@@ -760,7 +763,7 @@ def pipelines_of(problem: Problem, chosen: Sequence[PipelineColumn]) -> tuple[Pi
         if rate:  # a stage over two nodes may lack the memory that it has within one
             replicas[column, rate].append(placement)
     pipelines = [
-        pipeline_of(column.offer.problem, tuple(placements), column.offer.limits)
+        fields.given(pipeline_of(column.offer.problem, tuple(placements), column.offer.limits))
         for (column, _), placements in replicas.items()
     ]
     return tuple(sorted(pipelines, key=lambda p: -p.throughput))

@@ -19,7 +19,6 @@ from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import MOST_IN_FLIGHT, evaluate
-from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -241,13 +240,18 @@ def _end(
 
 def pipeline_of(
     problem: Problem, replicas: tuple[Placement, ...], limits: requests.Limits | None
-) -> Pipeline:
-    """Make a pipeline of replicas, with the number in flight at which it attains most, or serves most within limits."""
+) -> Pipeline | None:
+    """Make a pipeline of replicas, with the number in flight at which it attains most, or serves most within limits.
+
+    None if it does not keep the limits.
+    """
     if limits is None:
         evaluation = evaluate(problem, replicas[0])
         load = replace(problem.workload, in_flight=evaluation.in_flight)
         return Pipeline(replicas=replicas, workload=load, throughput=evaluation.attainable)
-    served = given(best_service(problem, replicas[0], limits))
+    served = best_service(problem, replicas[0], limits)
+    if served is None:
+        return None
     load = replace(problem.workload, in_flight=served.in_flight)
     return Pipeline(
         replicas=replicas,

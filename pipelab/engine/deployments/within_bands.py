@@ -24,8 +24,8 @@ import scipy.sparse as sp
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.deadline import Deadline, apart
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
-from pipelab.engine.deployments.timing import best_service, pipeline_of
-from pipelab.engine.methods.least_regret import least_lost, speeds_tried
+from pipelab.engine.deployments.timing import pipeline_of
+from pipelab.engine.methods.least_regret import choose_least_lost, shares_kept, speeds_tried
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import VariableGroups
 from pipelab.engine.speed_costs import with_speeds
@@ -88,49 +88,29 @@ def deploy_for_least_regret(
     nominal, limits = best[0], best[0].limits
     if not nominal.pipelines:
         return nominal
-    bounds = np.array([np.inf if one.bound is None else one.bound for one in best])
     problems = [one.problem for one in best]
-    plans = [one.pipelines for one in best if one.pipelines]
+    plans, most = [one.pipelines for one in best if one.pipelines], 1.0
 
-    def values(plan: Sequence[Pipeline]) -> np.ndarray:
-        return np.array([value_of(one, plan, limits) for one in problems])
-
-    most, known = 1.0, np.max([values(plan) for plan in plans], axis=0)
-
-    def shares() -> list[float]:
-        top = np.maximum(bounds, known)
-        return [min(1.0, float((values(plan) / top).min())) for plan in plans]
+    def values() -> np.ndarray:
+        return np.array([[value_of(one, plan, limits) for one in problems] for plan in plans])
 
     for left in reversed(range(_MOST_BOUNDS)):
-        plan, weights = _joined(problems, plans, known, limits, nominal.single)
+        plan, weights = _joined(problems, plans, values().max(axis=0), limits, nominal.single)
         plans.append(plan)
-        known = np.maximum(known, values(plan))
-        if limits is not None or not left or most <= max(shares()) * (1 + ATTAINED):
+        kept = shares_kept(table := values(), best).max()
+        if limits is not None or not left or most <= kept * (1 + ATTAINED):
             break
-        weights = weights / weights.sum() / known
-        mean = {
-            name: float(weights @ [one[name] for one in speeds] / weights.sum()) for name in bands
-        }
-        answer = best_at(mean, left)
+        weights = weights / weights.sum() / table.max(axis=0)
+        shares = weights / weights.sum()
+        answer = best_at({n: float(shares @ [one[n] for one in speeds]) for n in bands}, left)
         if answer.bound is not None:
             most = min(most, answer.bound * float(weights.sum()))
         plans += [answer.pipelines] if answer.pipelines else []
-    kept = shares()
-    at = max(range(len(plans)), key=lambda i: (kept[i], values(plans[i])[0]))
+    cases = f"{len(speeds)} cases of speeds"
+    at, said = choose_least_lost(values(), best, bands, most=most, tolerance=ATTAINED, cases=cases)
     pipelines = pipelines_in(problems[0], plans[at], limits)
-    now = value_of(problems[0], pipelines, limits)
-    said = least_lost(
-        nominal,
-        bands,
-        kept=kept[at],
-        most=most,
-        proven=most <= kept[at] * (1 + ATTAINED),
-        cases=f"{len(speeds)} cases of speeds",
-        lost=1 - kept[0],
-        price=max(0.0, 1 - now / given(nominal.value)),
-        ended=[one.stopped_by for one in best],
-    )
-    ratio = now / given(nominal.value)  # tokens/s of answers are as many times the requests/s
+    # Tokens/s of answers are as many times the requests/s as in the nominal answer.
+    ratio = value_of(problems[0], pipelines, limits) / given(nominal.value)
     return replace(
         nominal,
         pipelines=pipelines,
@@ -144,17 +124,14 @@ def pipelines_in(
     problem: Problem, pipelines: Sequence[Pipeline], limits: Limits | None
 ) -> tuple[Pipeline, ...]:
     """Return pipelines as they are in a problem with other speeds, without those that do not keep the limits."""
-    out = list[Pipeline]()
+    out = list[Pipeline | None]()
     for pipeline in pipelines:
         load = pipeline.workload
-        if limits is None:
-            one = replace(problem, workload=load)
-        else:
+        one = replace(problem, workload=load)
+        if limits is not None:  # the number in flight that suits the limits there
             one = for_phase(problem, load.phase, load.batch_size)
-            if best_service(one, pipeline.placement, limits) is None:
-                continue
         out.append(pipeline_of(one, pipeline.replicas, limits))
-    return tuple(sorted(out, key=lambda pipeline: -pipeline.throughput))
+    return tuple(sorted(filter(None, out), key=lambda pipeline: -pipeline.throughput))
 
 
 def value_of(problem: Problem, pipelines: Sequence[Pipeline], limits: Limits | None) -> float:

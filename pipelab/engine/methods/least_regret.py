@@ -26,7 +26,7 @@ from pipelab.engine.speed_costs import SpeedCosts, with_speeds
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, InvalidValue, nearest
 from pipelab.evaluation import evaluate
-from pipelab.fields import Real, checked_value, described, given
+from pipelab.fields import Real, checked_value, described
 from pipelab.hardware.relative_bands import relative_band
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -91,48 +91,65 @@ def speeds_tried(bands: Mapping[str, float], one_slow: bool) -> list[dict[str, f
     return [dict.fromkeys(bands, 1.0), *corners]
 
 
-def least_lost(
-    nominal: PlanAnswer,
-    bands: Mapping[str, float],
-    *,
-    kept: float,
-    most: float,
-    proven: bool,
-    cases: str,
-    lost: float,
-    price: float,
-    ended: Sequence[str | None],
-) -> dict[str, Any]:
-    """Return what an answer says that was found for least regret.
+def shares_kept(values: np.ndarray, best: Sequence[PlanAnswer]) -> np.ndarray:
+    """Return the share of the best that each plan keeps in the worst scenario.
 
     Parameters
     ----------
-    nominal : PlanAnswer
-        The best for the predicted speeds.
-    kept, most : float
-        Share of the best that the answer keeps in the worst scenario, and the bound on that of any.
+    values : float array, shape (plans, scenarios)
+        What each plan yields.
+    best : sequence of PlanAnswer
+        Of every scenario, whose bounds count where a proof is missing.
+    """
+    bounds = [np.inf if answer.bound is None else answer.bound for answer in best]
+    return np.minimum(1.0, (values / np.maximum(bounds, values.max(axis=0))).min(axis=1))
+
+
+def choose_least_lost(
+    values: np.ndarray,
+    best: Sequence[PlanAnswer],
+    bands: Mapping[str, float],
+    *,
+    most: float,
+    tolerance: float,
+    cases: str,
+) -> tuple[int, dict[str, Any]]:
+    """Choose the plan that loses least; return its number, and what an answer says of it.
+
+    Parameters
+    ----------
+    values : float array, shape (plans, scenarios)
+        What each plan yields; the first is the best for the predicted speeds, which are the first scenario.
+    best : sequence of PlanAnswer
+        Of every scenario.
+    most : float
+        No plan keeps a larger share.
+    tolerance : float
+        Of that share: what comes this close is proven.
     cases : str
         The scenarios in words.
-    lost, price : float
-        What the nominal answer loses at most, and by how much it is better where the predicted speeds are true.
-    ended : sequence of str or None
-        What ended the searches early.
     """
-    kept = 1.0 if kept > 1 - ONE_ANSWER else kept
+    shares = shares_kept(values, best)
+    at = max(range(len(values)), key=lambda plan: (shares[plan], values[plan, 0]))
+    proven = most <= shares[at] * (1 + tolerance)
+    lost, least = (max(0.0, float(x)) for x in (1 - shares[at], 1 - most))
+    lost = 0.0 if lost < ONE_ANSWER else lost
     goal = Objective(
         name="percent_lost",
         unit=f"% lost at most for {cases} within {100 * max(bands.values()):.3g}%",
-        value=100 * (1 - kept),
-        bound=100 * (1 - (kept if proven else most)),
+        value=100 * lost,
+        bound=100 * (lost if proven else least),
     )
+    first = 1 - float(shares[0])
+    price = max(0.0, 1 - float(values[at, 0] / values[0, 0]))
     said = "the best for the predicted speeds"
-    return {
+    return at, {
         "status": "optimal" if proven else "feasible",
         "bound": None,
         "objective": goal,
-        "reason": f"{said} loses up to {lost:.1%}, and yields {price:.1%} more where they are true",
-        "stopped_by": None if proven else next(filter(None, ended), None),
-        "details": {**nominal.details, "nominal": nominal, "nominal_lost": lost, "price": price},
+        "reason": f"{said} loses up to {first:.1%}, and yields {price:.1%} more where they are true",
+        "stopped_by": None if proven else next(filter(None, (a.stopped_by for a in best)), None),
+        "details": {**best[0].details, "nominal": best[0], "nominal_lost": first, "price": price},
     }
 
 
@@ -174,44 +191,38 @@ def solve_for_least_regret(
         ends = {"time_limit": deadline.share(left), "stop": apart(options.get("stop"))}
         return ask(objective, problem, {**options, **ends, "on_progress": None})
 
-    def values(placement: Placement) -> np.ndarray:
-        return np.array([tokens_per_s(one, placement, full) for one in problems])
-
-    def share(placement: Placement) -> float:
-        return min(1.0, float((values(placement) / np.maximum(bounds, known)).min()))
+    def values(placement: Placement) -> list[float]:
+        return [tokens_per_s(one, placement, full) for one in problems]
 
     best = [asked(objective, one, len(problems) + 1 - i) for i, one in enumerate(problems)]
     nominal, placements = best[0], [one.placement for one in best if one.placement is not None]
     if nominal.placement is None:
         return nominal
-    known = np.max([values(placement) for placement in placements], axis=0)
-    bounds = [np.inf if result.bound is None else result.bound for result in best]
+    table = [values(placement) for placement in placements]
+    known = np.max(table, axis=0)
     weights = tuple((known[0] / known).tolist())
     # Memory for more in flight may bring a mode of a greater rate, unless that is what is preferred.
     base = problem.costs if full else problem.costs.preferring_rate()
     costs = SpeedCosts(costs=base, scenarios=speeds, weights=weights)
     joint = asked("rate", replace(problem, costs=filled(costs, "synchronous")), 1)
-    placements += [] if joint.placement is None else [joint.placement]
-    shares = {one: share(one) for one in placements}
-    placement = max(shares, key=lambda one: (shares[one], values(one)[0]))
-    kept, now = shares[placement], float(values(placement)[0])
-    most = 1.0 if joint.bound is None else min(1.0, float(joint.bound / known[0]))
-    said = least_lost(
-        nominal,
+    if joint.placement is not None:
+        placements.append(joint.placement)
+        table.append(values(joint.placement))
+    at, said = choose_least_lost(
+        np.array(table),
+        best,
         bands,
-        kept=kept,
-        most=most,
-        proven=most <= kept * (1 + (ONE_ANSWER if full else ATTAINED)),
+        most=1.0 if joint.bound is None else min(1.0, float(joint.bound / known[0])),
+        tolerance=ONE_ANSWER if full else ATTAINED,
         cases="all speeds" if for_all else f"{len(problems)} cases of speeds",
-        lost=1 - shares[given(nominal.placement)],
-        price=max(0.0, 1 - now / float(values(nominal.placement)[0])),
-        ended=[result.stopped_by for result in (*best, joint)],
     )
+    if said["status"] != "optimal":
+        said["stopped_by"] = said["stopped_by"] or joint.stopped_by
     return replace(
         nominal,
         problem=problem,
-        placement=placement,
-        throughput=now,
+        placement=placements[at],
+        throughput=table[at][0],
         seconds=deadline.spent,
         **said,
     )
