@@ -73,6 +73,8 @@ class Scenario(Frozen):
         """How far the plan is behind the proven bound, as a share; 0 if the plan is the best."""
         best, bound, least = self.best._goal
         bound = bound or best or self.value
+        if not bound:  # nothing keeps the limits there
+            return 0.0
         lost = 1 - (bound / self.value if least else self.value / bound)
         return 0.0 if lost < ONE_ANSWER else lost
 
@@ -278,7 +280,9 @@ def _turn(
         while abs(far - near) > _FACTOR_RESOLUTION:
             middle = (near + far) / 2
             ours, theirs = (value_of(changed(middle), one) for one in (plan, rival))
-            behind = 1 - (theirs / ours if least else ours / theirs)
+            behind = 0.0  # of a rival that yields nothing there
+            if theirs:
+                behind = 1 - (theirs / ours if least else ours / theirs)
             near, far = (near, middle) if behind > SHARE_BEHIND else (middle, far)
         scenario = at(scenario.what, near, changed(near))
         if scenario.loss <= SHARE_BEHIND or near == 1:

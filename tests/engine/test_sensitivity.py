@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_problems import divided, every_placement, hourly, mask_of, of_mask, priced
+from small_problems import divided, every_placement, hourly, mask_of, of_mask, priced, three_types
 
 import oracle
 import pipelab as pl
@@ -187,6 +187,20 @@ def test_no_cheaper_fleet_serves_a_load_at_every_speed(seed):
         found = pl.sensitivity(problem, nominal, within=bands)
         fails = [s.value == np.inf for s in found.scenarios]
         assert any(fails) or cheapest == pytest.approx(nominal.usd_per_hour)
+
+
+@pytest.mark.nightly
+def test_where_limits_are_kept_at_some_speeds_alone_shares_are_lost_and_nothing_fails():
+    """Of requests and pools; a rival that keeps the limits far out may serve nothing on the way there."""
+    problem = three_types((1, 2, 2), phase="mixed", batch_size=8, output_tokens=200)
+    robust = pl.deploy(
+        problem, within=0.1, tpot_ms=100, ttft_ms=5000, pools=True, batches=[8], time_limit=600
+    )
+    kept = 1 - robust.objective.value / 100
+    assert 0 < kept <= 1
+    found = pl.sensitivity(problem, robust, within=0.1)
+    assert all(0 <= scenario.loss <= 1 for scenario in (*found.scenarios, *found.turns))
+    assert found.worst.loss <= 1 - kept + 1e-6
 
 
 def not_dominated(vectors):
