@@ -180,7 +180,7 @@ class Deployment(PlanAnswer, DeploymentPlan):
             what = "single pipelines" if self.single else "deployments"
             text = f"{text}, proven {best} among all {what}{among} in {self.seconds:.3g} s."
             return text + self._remark + self._beyond_links + self._timed_as
-        bounds = {} if self.objective else self.details.get("bounds", {})
+        bounds: Mapping[str, float] = {} if self.objective else self.details.get("bounds", {})
         tightest = (max if self.at_least else min)(bounds, key=bounds.get, default="")
         by = f"by {tightest} " if tightest else ""
         better = "cheaper" if self.at_least else "lower" if self.objective else "faster"
