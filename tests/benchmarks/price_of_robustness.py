@@ -9,8 +9,6 @@ from time import process_time
 
 import pipelab as pl
 
-PRICES = {"H100-SXM": 2.99, "A100-SXM-40": 1.29, "A10": 0.75, "L4": 0.44, "T4": 0.2}
-
 
 def helix(name, stage):
     costs = pl.Roofline(filling="synchronous")
@@ -21,8 +19,10 @@ def helix(name, stage):
 def cards(model="Llama-3-8B", load=None, **counts):
     """GPUs of one network, as in notebooks 11 and 17."""
     names = {name.replace("_", "-"): count for name, count in counts.items()}
-    memory = {name: pl.hardware.load_gpus()[name].memory_gb for name in names}
-    gpus = pl.Cluster.from_counts(names, memory, 12.5, usd_per_hour={t: PRICES[t] for t in names})
+    facts = {name: pl.hardware.load_gpus()[name] for name in names}
+    memory = {name: gpu.memory_gb for name, gpu in facts.items()}
+    price = {name: gpu.usd_per_hour for name, gpu in facts.items()}
+    gpus = pl.Cluster.from_counts(names, memory, 12.5, usd_per_hour=price)
     load = load or pl.Workload(2048, 16, "decode")
     return pl.Problem(gpus, pl.load_model(model), load, pl.Roofline())
 
