@@ -181,7 +181,9 @@ class Deployment(PlanAnswer, DeploymentPlan):
             text = f"{text}, proven {best} among all {what}{among} in {self.seconds:.3g} s."
             return text + self._remark + self._beyond_links + self._timed_as
         bounds: Mapping[str, float] = {} if self.objective else self.details.get("bounds", {})
-        tightest = (max if self.at_least else min)(bounds, key=bounds.get, default="")
+        tightest = (max if self.at_least else min)(
+            bounds, key=lambda name: bounds[name], default=""
+        )
         by = f"by {tightest} " if tightest else ""
         better = "cheaper" if self.at_least else "lower" if self.objective else "faster"
         far = self._up_to(f"; {by}the {'least' if self.objective else 'best'}", better)
