@@ -547,7 +547,7 @@ def shown(panel):
 
 def test_the_simple_preset_has_three_controls():
     every, simple = pl.explore_mix("small"), pl.explore_mix("small", simple=True)
-    assert len(shown(every.panel)) == 17
+    assert len(shown(every.panel)) == 18
     assert shown(simple.panel) == ["A100", "V100", "H100"]
     assert simple.controls.mix == every.controls.mix
     both = pl.explore_pipeline("tiny", {"A100": 1, "V100": 0}, simple=True)
