@@ -21,7 +21,7 @@ from annotated_types import Ge, Lt
 from pipelab.costs import filled
 from pipelab.engine.answers import PlanAnswer, Result
 from pipelab.engine.deadline import Deadline, apart
-from pipelab.engine.objective_and_bound import Objective
+from pipelab.engine.objective_and_bound import Objective, status_and_bound
 from pipelab.engine.speed_costs import SpeedCosts, with_speeds
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, InvalidValue, nearest
@@ -131,6 +131,7 @@ def choose_least_lost(
     """
     shares = shares_kept(values, best)
     at = max(range(len(values)), key=lambda plan: (shares[plan], values[plan, 0]))
+    status_and_bound(float(shares[at]), most)  # refuses a bound that a plan exceeds
     proven = most <= shares[at] * (1 + tolerance)
     lost, least = (max(0.0, float(x)) for x in (1 - shares[at], 1 - most))
     lost = 0.0 if lost < ONE_ANSWER else lost
