@@ -127,12 +127,15 @@ class PlanAnswer(ProvenAnswer):
         The engine whose plans the proof covers; empty: it covers all.
     any_engine : function or None
         Finds the best of all plans with the same options; None where no engine was named.
+    objective : Objective or None
+        What was minimised, if it was not throughput that was maximised; with its own bound.
     """
 
     problem: Problem
     throughput: float | None = None
     runs_on: str = ""
     any_engine: Callable[..., Any] | None = field(default=None, repr=False)
+    objective: Objective | None = None
 
     @property
     def _timed_as(self) -> str:
@@ -247,7 +250,6 @@ class Result(PlanAnswer):
 
     method: str
     placement: Placement | None = None
-    objective: Objective | None = None
     memory_for: int | None = None
     batches: tuple[int, ...] = ()
 

@@ -14,6 +14,7 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.fields import Frozen, derived
+from pipelab.placement import Placement
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,13 @@ class Classes(Frozen):
     def gpu(self, a: int) -> GPU:
         """The GPU that all of class `a` are equal to."""
         return self.cluster.kinds[self.kind[a]]
+
+    def stages_of(self, placement: Placement) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the layers of each stage of a placement, and how many GPUs of each class it has."""
+        return [
+            (len(s.layers), tuple(np.bincount(self.of[list(s.gpus)], minlength=len(self)).tolist()))
+            for s in placement.stages
+        ]
 
     def merged(
         self,

@@ -18,8 +18,8 @@ from typing import Any
 
 from pipelab.display import DataFrame, data_frame, table
 from pipelab.engine.answers import PlanAnswer, Result, placement_in
-from pipelab.engine.deployments.result import Deployment, requests_served
-from pipelab.engine.deployments.timing import best_service
+from pipelab.engine.deployments.result import Deployment
+from pipelab.engine.deployments.within_bands import value_of
 from pipelab.engine.methods.least_regret import (
     is_worst_with_one_slow,
     slow_one_by_one,
@@ -36,7 +36,6 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import Frozen, instance
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.requests import for_phase
 
 __all__ = ["Scenario", "Sensitivity", "sensitivity"]
 
@@ -74,6 +73,8 @@ class Scenario(Frozen):
         """How far the plan is behind the proven bound, as a share; 0 if the plan is the best."""
         best, bound, least = self.best._goal
         bound = bound or best or self.value
+        if not bound:  # nothing keeps the limits there
+            return 0.0
         lost = 1 - (bound / self.value if least else self.value / bound)
         return 0.0 if lost < ONE_ANSWER else lost
 
@@ -279,7 +280,9 @@ def _turn(
         while abs(far - near) > _FACTOR_RESOLUTION:
             middle = (near + far) / 2
             ours, theirs = (value_of(changed(middle), one) for one in (plan, rival))
-            behind = 1 - (theirs / ours if least else ours / theirs)
+            behind = 0.0  # of a rival that yields nothing there
+            if theirs:
+                behind = 1 - (theirs / ours if least else ours / theirs)
             near, far = (near, middle) if behind > SHARE_BEHIND else (middle, far)
         scenario = at(scenario.what, near, changed(near))
         if scenario.loss <= SHARE_BEHIND or near == 1:
@@ -298,14 +301,7 @@ def _asked(
             raise InvalidValue("sensitivity", [("placement", answer.problem.name, expected)])
 
         def served(other: Problem, plan: Deployment) -> float:
-            if limits is None:
-                return evaluate(other, plan).throughput
-            kept = []
-            for pipeline in plan.pipelines:
-                one = for_phase(other, pipeline.workload.phase, pipeline.workload.batch_size)
-                service = best_service(one, pipeline.placement, limits)
-                kept += [] if service is None else [replace(pipeline, service=service)]
-            return requests_served(kept, {p.workload.phase for p in plan.pipelines})
+            return value_of(other, plan.pipelines, limits)
 
         def price(other: Problem, plan: Deployment) -> float:
             reaches = served(other, plan) >= load * (1 - REACHED)

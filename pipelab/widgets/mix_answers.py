@@ -8,9 +8,9 @@ from typing import Any
 
 from pipelab.display import DOES_NOT_FIT, outcome_of, rate
 from pipelab.engine.answers import Result
-from pipelab.engine.deployments.deploying import deploy, pipeline_of
+from pipelab.engine.deployments.deploying import deploy
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.deployments.timing import best_service
+from pipelab.engine.deployments.timing import best_service, pipeline_of
 from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.rate_search import seconds_to_choose
 from pipelab.engine.scoring import Score, score
@@ -64,6 +64,11 @@ class MixAnswer:
     service: Service | None = None  # what its requests get, where there are limits
 
     @property
+    def nominal(self) -> Result:
+        """The best as predicted, which the result is unless the least regret was sought."""
+        return self.result.details.get("nominal", self.result)
+
+    @property
     def limits(self) -> Limits | None:
         """Limits on times of the mix; None without any."""
         return Limits(**self.mix.limits) if self.mix.limits else None
@@ -115,6 +120,8 @@ def _solved(mix: Mix, **ends: Any) -> MixAnswer:
     result = solve(problem_of(mix), "aggregated", batches=mix.batches, runs_on=mix.runs_on, **ends)
     problem = result.problem
     rules = tuple(row_of(name, solve(problem, name)) for name in RULES)
+    if mix.within is not None:
+        result = solve(problem, within=mix.within, **ends)
     return MixAnswer(mix=mix, problem=problem, result=result, baselines=rules)
 
 
@@ -205,7 +212,7 @@ def _no_worse(best: Deployment, answer: MixAnswer) -> Deployment:
     placement, known = answer.result.placement, answer.result.throughput or 0.0
     if placement is None or known <= (best.throughput or 0.0) * (1 + ONE_ANSWER):
         return best
-    alone = (pipeline_of(answer.problem, (placement,), answer.limits),)
+    alone = (given(pipeline_of(answer.problem, (placement,), answer.limits)),)
     best = replace(best, pipelines=alone, throughput=known)
     status, bound = status_and_bound(best.value, best.bound)
     return replace(best, status=status, bound=bound)
@@ -213,7 +220,7 @@ def _no_worse(best: Deployment, answer: MixAnswer) -> Deployment:
 
 def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> MethodRow:
     """Return the optimum with one GPU per stage, as in the original MILP."""
-    alone = solve_mix(replace(mix, gpus_per_stage=1), stop, choose_s=CHOOSE_S)
+    alone = solve_mix(replace(mix, gpus_per_stage=1, within=None), stop, choose_s=CHOOSE_S)
     return row_of("one GPU per stage", alone.result)
 
 
@@ -232,7 +239,8 @@ def one_more(
     for gpu_type, _ in mix.counts:
         if stop.is_set():
             return
-        result = solve_mix(mix.with_one_more(gpu_type), stop, budget_s, CHOOSE_S).result
+        more = replace(mix.with_one_more(gpu_type), within=None)
+        result = solve_mix(more, stop, budget_s, CHOOSE_S).result
         if stop.is_set():
             return
         proven = result.status in PROVEN_STATUSES
@@ -263,15 +271,17 @@ def other_plans(answer: MixAnswer, stop: threading.Event, budget_s: float) -> st
         return f"The limits cost {share:.1%}: without them it is {rate(free.throughput)}{known}."
     if mix.runs_on is not None:
         return result.cost_of_rules(**ends).sentence
-    if result.status != "optimal":
+    if result.placement is None or answer.nominal.status != "optimal":
         return ""
-    band = expected_rate(answer.problem, given(result.evaluation))
-    if band is None or not band.within:
-        return ""
-    within = min(band.within, 0.99)
+    within = mix.within
+    if within is None:
+        band = expected_rate(answer.problem, given(result.evaluation))
+        if band is None or not band.within:
+            return ""
+        within = min(band.within, 0.99)
     tried = sensitivity(answer.problem, result.placement, within, **ends)
     if any(scenario.best.status != "optimal" for scenario in tried.scenarios):
-        return f"Whether another plan is better within ±{within:.0%} was not proven in time."
+        return f"Whether another plan is better within ±{tried.within:.0%} was not proven in time."
     return tried.sentence
 
 
@@ -307,7 +317,7 @@ def own_plan(answer: MixAnswer, layers: tuple[int, ...]) -> Score:
     """
     stages = zip(layers, _stage_gpus(answer, len(layers)), strict=False)
     plan = Placement.of([(count, gpus) for count, gpus in stages if count])
-    return score(answer.problem, plan, answer.result)
+    return score(answer.problem, plan, answer.nominal)
 
 
 _NOT_SOLVED_YET = MethodRow("one GPU per stage", None, None, "being solved …")

@@ -61,10 +61,16 @@ _GROUPS = {
     "Limits for requests": ("tpot_ms", "ttft_ms"),
     "Network and stages": (
         *("network_gb_per_s", "gpus_per_node", "gpus_per_stage", "batch_split", "runs_on"),
+        *("within",),
     ),
 }
-_SERVING_ALONE = ("phase", "batch", "in_flight", "output_tokens", "tpot_ms", "ttft_ms")
-_OR_NONE = ("batch", "in_flight", "network_gb_per_s", "tpot_ms", "ttft_ms")
+_SERVING_ALONE = ("phase", "batch", "in_flight", "output_tokens", "tpot_ms", "ttft_ms", "within")
+_OR_NONE = ("batch", "in_flight", "network_gb_per_s", "tpot_ms", "ttft_ms", "within")
+_SPEEDS = {
+    _NOT_SET: "best as predicted",
+    0.1: "loses least within ±10%",
+    "band": "loses least within the band",
+}
 _COSTS = {
     "linear": "linear (synthetic)",
     "linear, no loss": "linear, shared without loss",
@@ -119,6 +125,7 @@ class MixControls(traitlets.HasTraits):
                 "batch is split", options=[("equally", "even"), ("by speed", "balanced")]
             ),
             "runs_on": menu("runs on", options=[("any plan", None), *((e, e) for e in engines())]),
+            "within": menu("plan"),
         }
         for name, choices in _NUMBERS.items():
             self.fields[name] = choice(choices.label, _numbers(name, mix))
@@ -152,6 +159,12 @@ class MixControls(traitlets.HasTraits):
         self.fields["costs"].options = self._costs(mix)
         for name in _NUMBERS:
             self.fields[name].options = _numbers(name, mix)
+        speeds = (
+            _SPEEDS
+            if mix.within is None
+            else {mix.within: f"loses least within ±{mix.within}"} | _SPEEDS
+        )
+        self.fields["within"].options = [(words, value) for value, words in speeds.items()]
         for name in ("in_flight", "gpus_per_stage"):
             self.fields[name].max = max(self.fields[name].max, getattr(mix, name) or 0)
         for name, control in self.fields.items():
@@ -163,7 +176,10 @@ class MixControls(traitlets.HasTraits):
         self.mix = mix
 
     def _enable_limits(self) -> None:
-        """Disable the limits that a phase has not: prompts have no time per output token, answers none to the first."""
+        """Disable the limits that a phase has not: prompts have no time per output token, answers none to the first.
+
+        And the plan that loses least, which is not sought within limits or an engine's rules.
+        """
         phase = self.fields["phase"].value
         for name, without in (
             ("tpot_ms", "prefill"),
@@ -171,6 +187,9 @@ class MixControls(traitlets.HasTraits):
             ("output_tokens", "prefill"),
         ):
             self.fields[name].disabled = phase == without
+        limits = [self.fields[name] for name in _GROUPS["Limits for requests"]]
+        ruled = any(limit.value and not limit.disabled for limit in limits)
+        self.fields["within"].disabled = ruled or self.fields["runs_on"].value is not None
 
     def hide_serving(self, hidden: bool) -> None:
         """Hide what only serving has: training has microbatches of its own."""

@@ -196,9 +196,11 @@ def _baselines_chart(state: MixState) -> dict:
     """Return the chart of rules of thumb and the reader's plan against the optimum."""
     if state.answer is None:
         return baseline_parts([], None)
-    best, plan = state.answer.result, state.plan
+    best, plan = state.answer.nominal, state.plan
     proven = best.status == "optimal"
     rows = [row_of("proven optimum" if proven else "best found", best)]
+    if state.answer.result is not best:
+        rows.append(row_of("loses least", state.answer.result))
     if plan is not None:
         rows.append(MethodRow("your plan", plan.throughput, plan.outcome, "; ".join(plan.reasons)))
     rows += [state.one_gpu_per_stage, *state.answer.baselines]
@@ -246,7 +248,8 @@ def explore_mix(
         Initial values of the other controls: phase, batch (sequences), context and output_tokens
         (tokens), in_flight (None: chosen with the placement), network_gb_per_s (GB/s; None: a
         case's own links), gpus_per_node (1: no nodes), gpus_per_stage, batch_split, costs, runs_on (an engine),
-        tpot_ms and ttft_ms (limits in ms on the time per output token and to the first; None: no limit).
+        within (how far off speeds may be: the plan that loses least), tpot_ms and ttft_ms (limits in ms on the
+        time per output token and to the first; None: no limit).
         For costs a case has "linear" and "linear, no loss" (`efficiency` 1), a model "Roofline"
         (vLLM), "Roofline, eager" (vLLM 0.2) and "Roofline, llama.cpp"; or give a cost model of your own.
 

@@ -36,7 +36,7 @@ def lines(state: MixState) -> list[str]:
     if plan is not None and not plan.valid:
         return list(plan.reasons[:4])
     result = answer.result
-    gains = gains_line(result, state.gains, dict(answer.mix.counts))
+    gains = gains_line(answer.nominal, state.gains, dict(answer.mix.counts))
     if result.placement is None:
         said = result.status == "infeasible" and not answer.mix.limits  # by the chart
         return ["" if said else result.reason, gains]
@@ -44,6 +44,7 @@ def lines(state: MixState) -> list[str]:
     expected = expected_rate(shown.problem, given(shown.evaluation))
     return [
         promise_line(answer),
+        f"{result.reason[0].upper()}{result.reason[1:]}." if result.objective and not plan else "",
         batch_line(result),
         facts_line(shown.problem, given(shown.placement), given(shown.throughput)),
         gains if plan is None else "",
@@ -65,6 +66,10 @@ def headline(answer: MixAnswer) -> tuple[str, str]:
     far = f", the best may be up to {result.gap:.0%} faster" if result.gap is not None else ""
     proof = "proven optimal" if result.status == "optimal" else f"{outcome_of(result).word}{far}"
     proof += f" for {result.runs_on}" if result.runs_on else ""
+    if goal := result.objective:
+        proof = f"loses at most {goal.value:.1f}%" + (
+            ", proven least" if proof == "proven optimal" else ""
+        )
     stages = counted(len(result.placement), "stage")
     batch = f"a batch of {answer.problem.workload.batch_size} and " if result.batches else ""
     flight = f"{batch}{result.in_flight} in flight"
@@ -74,7 +79,7 @@ def headline(answer: MixAnswer) -> tuple[str, str]:
 
 def plan_headline(state: MixState) -> tuple[str, str]:
     """Return the title of the chart of a plan made by hand, and the line below it."""
-    plan, proven = given(state.plan), given(state.answer).result.status == "optimal"
+    plan, proven = given(state.plan), given(state.answer).nominal.status == "optimal"
     if not plan.valid:
         return "Your plan is not valid", ""
     best, least = ("the proven optimum", "") if proven else ("the optimum", "at least ")

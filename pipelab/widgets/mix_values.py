@@ -65,6 +65,8 @@ class Mix:
     tpot_ms, ttft_ms : float or None
         Limits on the time per output token and to the first token. With one of them requests count,
         each with a prompt of `context` tokens and an answer of `output_tokens`.
+    within : float, "band" or None
+        How far off speeds may be, as for `pl.solve`: the placement that loses least. None: the best as predicted.
 
     Raises
     ------
@@ -88,6 +90,7 @@ class Mix:
     runs_on: str | None = None
     tpot_ms: Positive | None = None
     ttft_ms: Positive | None = None
+    within: Positive | Literal["band"] | None = None
 
     def __post_init__(self) -> None:
         known = cost_models(self.source)
@@ -97,6 +100,9 @@ class Mix:
             if getattr(self, name) is not None and self.phase == without:
                 expected = f"expected None: the phase {without} has no such time"
                 raise InvalidValue("explore_mix", [(name, getattr(self, name), expected)])
+        if self.within is not None and (self.runs_on is not None or self.limits):
+            expected = "expected None beside runs_on and limits on times"
+            raise InvalidValue("explore_mix", [("within", self.within, expected)])
         if self.costs is None:
             object.__setattr__(self, "costs", known[0])
         if not isinstance(self.costs, CostModel) and self.costs not in known:
@@ -258,6 +264,8 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
         script.lines.append(f"best = pl.deploy(problem, single=True{chosen})")
     else:
         script.lines.append(f'result = pl.solve(problem, "aggregated"{chosen})')
+    if mix.within is not None:
+        script.lines.append(f"robust = pl.solve(result.problem, within={mix.within!r})")
     if placement is not None and not mix.limits:
         parts = [(len(stage.layers), stage.gpus) for stage in placement.stages]
         problem = "problem" if not chosen else "result.problem"

@@ -1,11 +1,13 @@
 """Plans where speeds are not as predicted: against all placements, one by one, on grids of speeds."""
 
+import runpy
 from dataclasses import replace
 from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
-from small_problems import divided, every_placement, hourly, mask_of, of_mask, priced
+from small_problems import divided, every_placement, hourly, mask_of, of_mask, priced, three_types
 
 import oracle
 import pipelab as pl
@@ -185,8 +187,61 @@ def test_no_cheaper_fleet_serves_a_load_at_every_speed(seed):
         found = pl.sensitivity(problem, nominal, within=bands)
         fails = [s.value == np.inf for s in found.scenarios]
         assert any(fails) or cheapest == pytest.approx(nominal.usd_per_hour)
-    with pytest.raises(pl.errors.InvalidValue, match="within"):
-        pl.deploy(problem, within=0.1)
+
+
+@pytest.mark.nightly
+def test_where_limits_are_kept_at_some_speeds_alone_shares_are_lost_and_nothing_fails():
+    """Of requests and pools; a rival that keeps the limits far out may serve nothing on the way there."""
+    problem = three_types((1, 2, 2), phase="mixed", batch_size=8, output_tokens=200)
+    robust = pl.deploy(
+        problem, within=0.1, tpot_ms=100, ttft_ms=5000, pools=True, batches=[8], time_limit=600
+    )
+    kept = 1 - robust.objective.value / 100
+    assert 0 < kept <= 1
+    found = pl.sensitivity(problem, robust, within=0.1)
+    assert all(0 <= scenario.loss <= 1 for scenario in (*found.scenarios, *found.turns))
+
+
+def not_dominated(vectors):
+    """Rows that no other row exceeds in one number without falling behind in another."""
+    rows = np.unique(np.array(vectors), axis=0)
+    below = (rows[:, None] <= rows).all(axis=2) & (rows[:, None] < rows).any(axis=2)
+    return rows[~below.any(axis=1)]
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("filling", ["synchronous", "by_stages", "dynamic", "micro_batches", "one"])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_deployment_keeps_more_than_the_bound_and_the_answer_what_it_says(seed, filling):
+    problem, bands = drawn(seed)
+    problem = replace(problem, costs=filled(problem.costs, filling))
+    result = pl.deploy(problem, within=bands, single=seed % 5 == 4)
+    if not result.pipelines:
+        return
+    corners = product(*[{1 - x, 1 + x} for x in bands.values()])
+    speeds = [dict.fromkeys(bands, 1.0), *(dict(zip(bands, c, strict=True)) for c in corners)]
+    others = [replace(problem, costs=with_speeds(problem.costs, one)) for one in speeds]
+    everyone, of_sets = (1 << len(problem.cluster)) - 1, {}
+    for placement in fitting(problem):
+        attained = [pl.evaluate(one, placement).throughput for one in others]
+        of_sets.setdefault(mask_of(placement.gpus), []).append(attained)
+    fronts = {0: np.zeros((1, len(others)))}
+    for mask in range(1, everyone + 1):  # what all divisions of these GPUs attain
+        parts = [one for one in of_sets if one & mask == one and one & mask & -mask]
+        sums = [
+            np.array(of_sets[one])[:, None] + fronts[0 if result.single else mask ^ one]
+            for one in parts
+        ]
+        rows = [rows.reshape(-1, len(others)) for rows in [fronts[mask & (mask - 1)], *sums]]
+        fronts[mask] = not_dominated(np.concatenate(rows))
+    top = fronts[everyone].max(axis=0)
+    mine = min(
+        pl.evaluate(one, result).throughput / best for one, best in zip(others, top, strict=True)
+    )
+    kept, most = 1 - result.objective.value / 100, 1 - result.objective.bound / 100
+    assert kept == pytest.approx(mine, rel=1e-6)
+    assert (fronts[everyone] / top).min(axis=1).max() <= most * (1 + 1e-6)
+    assert (result.status == "optimal") == (most <= kept * (1 + 1e-5))
 
 
 def test_a_plan_for_training_turns_by_the_time_of_its_step():
@@ -217,3 +272,13 @@ def test_what_was_never_compared_and_what_is_no_share_are_refused_by_name():
     ):
         with pytest.raises(pl.errors.InvalidValue, match=r"within = 0\.1: expected"):
             pl.solve(course.three_sites(), within=0.1, **others)
+
+
+@pytest.mark.nightly
+def test_the_page_has_what_robust_plans_keep_and_cost():
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "within_the_error.md").read_text(encoding="utf-8")
+    script = runpy.run_path(str(root / "tests" / "benchmarks" / "price_of_robustness.py"))
+    for name, within in product(script["CASES"], (0.1, "band")):
+        cells = " | ".join(script["row"](name, within)[:-1])
+        assert f"| {cells} |" in page

@@ -63,6 +63,7 @@ STATES = [
     beginning("Llama-3-8B", {"L4": 1, "T4": 2}, phase="mixed", costs="Roofline, llama.cpp"),
     beginning("Llama-3-70B", phase="decode", batch=8, in_flight=4, context=1024, gpus_per_stage=2),
     ENGINE,
+    beginning("small", gpus_per_stage=2, within=0.1),
 ]
 
 
@@ -74,12 +75,13 @@ def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
     assert space["problem"] == problem_of(mix)
     assert space["result"].problem == found.problem
     assert mix.batch in (None, found.problem.workload.batch_size)
-    same = ("status", "throughput", "bound", "placement", "reason")
-    assert [getattr(space["result"], f) for f in same] == [getattr(found.result, f) for f in same]
+    same, best = ("status", "throughput", "bound", "placement", "reason"), space["result"]
+    for ours, its in ((best, found.nominal), (space.get("robust", best), found.result)):
+        assert [getattr(ours, f) for f in same] == [getattr(its, f) for f in same]
     assert found.result.status in ("optimal", "infeasible")
     for rule in found.baselines:
         assert rule.throughput == pl.solve(found.problem, rule.name).throughput
-        assert rule.throughput is None or rule.throughput <= found.result.throughput * (1 + 1e-9)
+        assert rule.throughput is None or rule.throughput <= found.nominal.throughput * (1 + 1e-9)
     # the charts have the same traces whatever the values
     plan, rows = found.result.placement, [row_of("best", found.result), *found.baselines]
     assert len(placement_parts(found.problem, plan, "now")["data"]) == 3
@@ -142,6 +144,25 @@ def test_the_batch_is_chosen_where_none_is_given():
     assert found.result.throughput == pytest.approx(each[best], rel=1e-9)
     assert f"with a batch of {best} and {found.result.in_flight} in flight" in headline(found)[0]
     assert beginning("tiny").batch == 16
+
+
+@pytest.mark.slow
+def test_the_plan_that_loses_least_is_a_switch_and_says_where_it_turns():
+    shown = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 1, "T4": 2}, batch=16)
+    switch, before = shown.controls.fields["within"], shown.found.result
+    for within in (0.1, "band"):
+        switch.value = within
+        found = shown.found
+        robust = pl.solve(before.problem, within=within)
+        assert found.result.objective.value == pytest.approx(robust.objective.value)
+        assert found.nominal.throughput == before.throughput >= found.result.throughput
+        assert f"loses at most {robust.objective.value:.1f}%" in headline(found)[0]
+        assert (
+            other_plans(found, GO_ON, 30) == pl.sensitivity(before.problem, robust, within).sentence
+        )
+    shown.controls.fields["runs_on"].value = "vLLM"
+    assert switch.disabled
+    assert shown.found.mix.within is None
 
 
 def test_every_control_is_a_field_of_the_mix():
@@ -526,7 +547,7 @@ def shown(panel):
 
 def test_the_simple_preset_has_three_controls():
     every, simple = pl.explore_mix("small"), pl.explore_mix("small", simple=True)
-    assert len(shown(every.panel)) == 17
+    assert len(shown(every.panel)) == 18
     assert shown(simple.panel) == ["A100", "V100", "H100"]
     assert simple.controls.mix == every.controls.mix
     both = pl.explore_pipeline("tiny", {"A100": 1, "V100": 0}, simple=True)

@@ -45,8 +45,9 @@ from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
-from pipelab.engine.deployments.timing import best_service
+from pipelab.engine.deployments.timing import pipeline_of
 from pipelab.engine.deployments.unmet_time_limits import why_unkept
+from pipelab.engine.deployments.within_bands import deploy_at_all_speeds, deploy_for_least_regret
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.batches import best_answer, solved_in_turn
@@ -57,7 +58,6 @@ from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import method_of
-from pipelab.engine.speed_costs import with_speeds
 from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
@@ -145,8 +145,9 @@ def deploy(
     runs_on : str, optional
         An engine of `settings`: only pipelines that it can start. Its `cost_of_rules()` says what that costs.
     within : float, mapping of GPU type to float, or "band", optional
-        How far off the predicted speed of each type may be, as for `solve`. Then the cheapest deployment is sought that
-        serves the load whichever speeds are true. All that is said of it is for the slowest of these.
+        How far off the predicted speed of each type may be, as for `solve`. With a load the cheapest deployment is
+        sought that serves it whichever speeds are true; all that is said of it is for the slowest of these. Without
+        one that which keeps the largest share of the best in the worst scenario, as predicted or at the ends of bands.
 
     Returns
     -------
@@ -212,22 +213,12 @@ def deploy(
     load, asked = requests_per_s or at_least, again
     if within is not None:
         bands = speed_bands(problem, within, "deploy")
-        if not load:
-            expected = (
-                "expected None without a load; pl.sensitivity says where the most tokens/s turn"
-            )
-            raise InvalidValue("deploy", [("within", within, expected)])
-        # Slower GPUs serve no more: what serves the load at the slowest serves it at all speeds.
-        slowest = with_speeds(problem.costs, {name: 1 - share for name, share in bands.items()})
-        ends = {"time_limit": time_limit and time_limit / 2, "stop": stop, "runs_on": runs_on}
-        cases = problem, replace(problem, costs=slowest)
-        nominal, robust = (again(one, load, on_progress=on_progress, **ends) for one in cases)
-        price, more = nominal.usd_per_hour, robust.usd_per_hour
-        if price and more:
-            off, rise = 100 * max(bands.values()), more / price - 1
-            said = f"serving it at all speeds within {off:.3g}% costs {rise:.1%} more than as predicted"
-            robust = replace(robust, reason="; ".join(filter(None, (said, robust.reason))))
-        return replace(robust, seconds=nominal.seconds + robust.seconds)
+
+        def ask(one: Problem, **ends: Any) -> Deployment:
+            return again(one, load, on_progress=on_progress, runs_on=runs_on, **ends)
+
+        find = deploy_at_all_speeds if load else deploy_for_least_regret
+        return find(problem, bands, ask, time_limit=time_limit, stop=stop)
     by_host = limits is None and not load and not single
     if runs_on is not None and by_host and rules_of(runs_on, "runs_on").one_host:
         hosts = identical_hosts(problem.cluster)
@@ -590,7 +581,10 @@ class _Deploying:
 
     def _best_alone(self) -> tuple[Pipeline, ...]:
         """Return the best single pipeline; none where none is known that serves the load."""
-        alone = [pipeline_of(problem, (best,), None) for problem, best in self.alone.items()]
+        alone = [
+            fields.given(pipeline_of(problem, (best,), None))
+            for problem, best in self.alone.items()
+        ]
         alone.sort(key=lambda pipeline: pipeline.throughput)
         return tuple(p for p in alone[-1:] if p.throughput >= self.at_least)
 
@@ -687,7 +681,7 @@ def _column(
     offer: Offer, placement: Placement, rate: Callable[[tuple[StageOf, ...]], float]
 ) -> PipelineColumn:
     """Make a column of a placement: its layers and GPUs by class, and its rate."""
-    stages = tuple(offer.stages_of(placement))
+    stages = tuple(offer.table.classes.stages_of(placement))
     gpus = np.sum([stage_gpus for _, stage_gpus in stages], axis=0)
     return PipelineColumn(rate=rate(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages)
 
@@ -769,25 +763,7 @@ def pipelines_of(problem: Problem, chosen: Sequence[PipelineColumn]) -> tuple[Pi
         if rate:  # a stage over two nodes may lack the memory that it has within one
             replicas[column, rate].append(placement)
     pipelines = [
-        pipeline_of(column.offer.problem, tuple(placements), column.offer.limits)
+        fields.given(pipeline_of(column.offer.problem, tuple(placements), column.offer.limits))
         for (column, _), placements in replicas.items()
     ]
     return tuple(sorted(pipelines, key=lambda p: -p.throughput))
-
-
-def pipeline_of(
-    problem: Problem, replicas: tuple[Placement, ...], limits: Limits | None
-) -> Pipeline:
-    """Make a pipeline of replicas, with the number in flight at which it attains most, or serves most within limits."""
-    if limits is None:
-        evaluation = evaluate(problem, replicas[0])
-        load = replace(problem.workload, in_flight=evaluation.in_flight)
-        return Pipeline(replicas=replicas, workload=load, throughput=evaluation.attainable)
-    served = fields.given(best_service(problem, replicas[0], limits))
-    load = replace(problem.workload, in_flight=served.in_flight)
-    return Pipeline(
-        replicas=replicas,
-        workload=load,
-        throughput=served.requests_per_s * request_tokens(problem),
-        service=served,
-    )

@@ -309,19 +309,11 @@ class Offer:
             found = walk.least()
             bound = min(bound, -math.inf if walk.stages.links.narrowed else found.bound)
             if found.placement is not None:
-                stages = self.stages_of(found.placement)
+                stages = self.table.classes.stages_of(found.placement)
                 paid = float(prices @ np.sum([gpus for _, gpus in stages], axis=0))
                 if best is None or paid < best[0]:
                     best = paid, stages
         return (None if best is None else best[1]), bound
-
-    def stages_of(self, placement: Placement) -> list[StageOf]:
-        """The stages of a placement by class."""
-        of, number = self.table.classes.of, len(self.table.classes)
-        return [
-            (len(s.layers), tuple(np.bincount(of[list(s.gpus)], minlength=number).tolist()))
-            for s in placement.stages
-        ]
 
     def counted(self, stages: Sequence[StageOf]) -> float:
         """With what stages count in the bound: no pipeline of these in this order attains more."""

@@ -93,6 +93,8 @@ class Deployment(PlanAnswer, DeploymentPlan):
         Those that requests have, where they are served; those that were not given are infinite.
     single : bool
         The proof covers pipelines alone.
+    objective : Objective or None
+        With `within` and without a load: the percent lost at most, in place of throughput.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -147,6 +149,8 @@ class Deployment(PlanAnswer, DeploymentPlan):
 
     @property
     def _goal(self) -> tuple[float | None, float | None, bool]:
+        if self.objective is not None:
+            return self.objective.value, self.objective.bound, True
         return self.value, self.bound, bool(self.at_least)
 
     @property
@@ -168,16 +172,21 @@ class Deployment(PlanAnswer, DeploymentPlan):
         if self.at_least:
             text = f"{number(given(self.value))} $ per hour: {text}"
             among = f" to serve {self.at_least:.7g} {unit}{among}"
+        if self.objective is not None:
+            text = f"{number(given(self.objective.value))} {self.objective.unit} at {text}"
         if self.status == "optimal":
             among = f" of plans that {self.runs_on} can start{among}" if self.runs_on else among
-            best = "cheapest" if self.at_least else "optimal"
+            best = "cheapest" if self.at_least else "least" if self.objective else "optimal"
             what = "single pipelines" if self.single else "deployments"
             text = f"{text}, proven {best} among all {what}{among} in {self.seconds:.3g} s."
             return text + self._remark + self._beyond_links + self._timed_as
-        bounds = self.details.get("bounds", {})
-        tightest = (max if self.at_least else min)(bounds, key=bounds.get, default="")
+        bounds: Mapping[str, float] = {} if self.objective else self.details.get("bounds", {})
+        tightest = (max if self.at_least else min)(
+            bounds, key=lambda name: bounds[name], default=""
+        )
         by = f"by {tightest} " if tightest else ""
-        far = self._up_to(f"; {by}the best", "cheaper" if self.at_least else "faster")
+        better = "cheaper" if self.at_least else "lower" if self.objective else "faster"
+        far = self._up_to(f"; {by}the {'least' if self.objective else 'best'}", better)
         remarks = self._remark + self._beyond_links + self._timed_as
         return f"{text}, not proven best{self._why}{far}." + remarks
 
@@ -332,6 +341,7 @@ class Deployment(PlanAnswer, DeploymentPlan):
             "throughput_tokens_per_s": self.throughput,
             "usd_per_hour": self.usd_per_hour if self.pipelines else None,
             f"at_least_{unit}": self.at_least,
+            **(self.objective.to_dict() if self.objective else {}),
             "bound_usd_per_hour" if self.at_least else f"bound_{unit}": self.bound,
             **requests,
             **self._end,

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipelab import requests
+from pipelab.engine.deployments.result import Pipeline
 from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
 from pipelab.errors import InvalidPlacement
-from pipelab.evaluation import MOST_IN_FLIGHT
+from pipelab.evaluation import MOST_IN_FLIGHT, evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -234,4 +235,27 @@ def _end(
     others = range(last + 1, min(most, last + step))
     return last + bisect_left(
         others, True, key=lambda number: _times(problem, placement, number) != here
+    )
+
+
+def pipeline_of(
+    problem: Problem, replicas: tuple[Placement, ...], limits: requests.Limits | None
+) -> Pipeline | None:
+    """Make a pipeline of replicas, with the number in flight at which it attains most, or serves most within limits.
+
+    None if it does not keep the limits.
+    """
+    if limits is None:
+        evaluation = evaluate(problem, replicas[0])
+        load = replace(problem.workload, in_flight=evaluation.in_flight)
+        return Pipeline(replicas=replicas, workload=load, throughput=evaluation.attainable)
+    served = best_service(problem, replicas[0], limits)
+    if served is None:
+        return None
+    load = replace(problem.workload, in_flight=served.in_flight)
+    return Pipeline(
+        replicas=replicas,
+        workload=load,
+        throughput=served.requests_per_s * requests.request_tokens(problem),
+        service=served,
     )

@@ -10,7 +10,7 @@ rate min over scenarios of (rate there / best rate there).
 one of its types.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Annotated, Any
@@ -19,9 +19,9 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from pipelab.costs import filled
-from pipelab.engine.answers import Result
+from pipelab.engine.answers import PlanAnswer, Result
 from pipelab.engine.deadline import Deadline, apart
-from pipelab.engine.objective_and_bound import Objective
+from pipelab.engine.objective_and_bound import Objective, status_and_bound
 from pipelab.engine.speed_costs import SpeedCosts, with_speeds
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, InvalidValue, nearest
@@ -82,6 +82,78 @@ def slow_one_by_one(bands: Mapping[str, float]) -> list[dict[str, float]]:
     return [fast, *slow]
 
 
+def speeds_tried(bands: Mapping[str, float], one_slow: bool) -> list[dict[str, float]]:
+    """Return the scenarios: as predicted, and all ends of the bands, or those of one slow type if these are enough."""
+    ends = [sorted({1 - share, 1 + share}) for share in bands.values()]
+    corners = slow_one_by_one(bands)
+    if not one_slow and 2 ** len(ends) <= MOST_CORNERS:
+        corners = [dict(zip(bands, corner, strict=True)) for corner in product(*ends)]
+    return [dict.fromkeys(bands, 1.0), *corners]
+
+
+def shares_kept(values: np.ndarray, best: Sequence[PlanAnswer]) -> np.ndarray:
+    """Return the share of the best that each plan keeps in the worst scenario.
+
+    Parameters
+    ----------
+    values : float array, shape (plans, scenarios)
+        What each plan yields.
+    best : sequence of PlanAnswer
+        Of every scenario, whose bounds count where a proof is missing.
+    """
+    bounds = [np.inf if answer.bound is None else answer.bound for answer in best]
+    return np.minimum(1.0, (values / np.maximum(bounds, values.max(axis=0))).min(axis=1))
+
+
+def choose_least_lost(
+    values: np.ndarray,
+    best: Sequence[PlanAnswer],
+    bands: Mapping[str, float],
+    *,
+    most: float,
+    tolerance: float,
+    cases: str,
+) -> tuple[int, dict[str, Any]]:
+    """Choose the plan that loses least; return its number, and what an answer says of it.
+
+    Parameters
+    ----------
+    values : float array, shape (plans, scenarios)
+        What each plan yields; the first is the best for the predicted speeds, which are the first scenario.
+    best : sequence of PlanAnswer
+        Of every scenario.
+    most : float
+        No plan keeps a larger share.
+    tolerance : float
+        Of that share: what comes this close is proven.
+    cases : str
+        The scenarios in words.
+    """
+    shares = shares_kept(values, best)
+    at = max(range(len(values)), key=lambda plan: (shares[plan], values[plan, 0]))
+    status_and_bound(float(shares[at]), most)  # refuses a bound that a plan exceeds
+    proven = most <= shares[at] * (1 + tolerance)
+    lost, least = (max(0.0, float(x)) for x in (1 - shares[at], 1 - most))
+    lost = 0.0 if lost < ONE_ANSWER else lost
+    goal = Objective(
+        name="percent_lost",
+        unit=f"% lost at most for {cases} within {100 * max(bands.values()):.3g}%",
+        value=100 * lost,
+        bound=100 * (lost if proven else least),
+    )
+    first = 1 - float(shares[0])
+    price = max(0.0, 1 - float(values[at, 0] / values[0, 0]))
+    said = "the best for the predicted speeds"
+    return at, {
+        "status": "optimal" if proven else "feasible",
+        "bound": None,
+        "objective": goal,
+        "reason": f"{said} loses up to {first:.1%}, and yields {price:.1%} more where they are true",
+        "stopped_by": None if proven else next(filter(None, (a.stopped_by for a in best)), None),
+        "details": {**best[0].details, "nominal": best[0], "nominal_lost": first, "price": price},
+    }
+
+
 def solve_for_least_regret(
     problem: Problem,
     options: Mapping[str, Any],
@@ -113,63 +185,47 @@ def solve_for_least_regret(
     bands = speed_bands(problem, within, "solve")
     deadline, full = Deadline(options.get("time_limit")), objective == "rate"
     for_all = full and is_worst_with_one_slow(problem)
-    speeds = [dict.fromkeys(bands, 1.0), *slow_one_by_one(bands)]
-    ends = [{1 - share, 1 + share} for share in bands.values()]
-    if not for_all and 2 ** len(ends) <= MOST_CORNERS:
-        speeds[1:] = [dict(zip(bands, corner, strict=True)) for corner in product(*ends)]
+    speeds = speeds_tried(bands, for_all)
     problems = [replace(problem, costs=with_speeds(problem.costs, one)) for one in speeds]
 
     def asked(objective: str, problem: Problem, left: int) -> Result:
         ends = {"time_limit": deadline.share(left), "stop": apart(options.get("stop"))}
         return ask(objective, problem, {**options, **ends, "on_progress": None})
 
-    def values(placement: Placement) -> np.ndarray:
-        return np.array([tokens_per_s(one, placement, full) for one in problems])
-
-    def share(placement: Placement) -> float:
-        return min(1.0, float((values(placement) / np.maximum(bounds, known)).min()))
+    def values(placement: Placement) -> list[float]:
+        return [tokens_per_s(one, placement, full) for one in problems]
 
     best = [asked(objective, one, len(problems) + 1 - i) for i, one in enumerate(problems)]
     nominal, placements = best[0], [one.placement for one in best if one.placement is not None]
     if nominal.placement is None:
         return nominal
-    known = np.max([values(placement) for placement in placements], axis=0)
-    bounds = [np.inf if result.bound is None else result.bound for result in best]
+    table = [values(placement) for placement in placements]
+    known = np.max(table, axis=0)
     weights = tuple((known[0] / known).tolist())
     # Memory for more in flight may bring a mode of a greater rate, unless that is what is preferred.
     base = problem.costs if full else problem.costs.preferring_rate()
     costs = SpeedCosts(costs=base, scenarios=speeds, weights=weights)
     joint = asked("rate", replace(problem, costs=filled(costs, "synchronous")), 1)
-    placements += [] if joint.placement is None else [joint.placement]
-    shares = {one: share(one) for one in placements}
-    placement = max(shares, key=lambda one: (shares[one], values(one)[0]))
-    kept, now = shares[placement], float(values(placement)[0])
-    most = 1.0 if joint.bound is None else min(1.0, float(joint.bound / known[0]))
-    proven = most <= kept * (1 + (ONE_ANSWER if full else ATTAINED))
-    lost, price = (
-        1 - shares[nominal.placement],
-        max(0.0, 1 - now / float(values(nominal.placement)[0])),
+    if joint.placement is not None:
+        placements.append(joint.placement)
+        table.append(values(joint.placement))
+    at, said = choose_least_lost(
+        np.array(table),
+        best,
+        bands,
+        most=1.0 if joint.bound is None else min(1.0, float(joint.bound / known[0])),
+        tolerance=ONE_ANSWER if full else ATTAINED,
+        cases="all speeds" if for_all else f"{len(problems)} cases of speeds",
     )
-    cases = "all speeds" if for_all else f"{len(problems)} cases of speeds"
-    goal = Objective(
-        name="percent_lost",
-        unit=f"% lost at most for {cases} within {100 * max(bands.values()):.3g}%",
-        value=100 * (1 - kept),
-        bound=100 * (1 - (kept if proven else most)),
-    )
-    said, ended = "the best for the predicted speeds", [r.stopped_by for r in (*best, joint)]
+    if said["status"] != "optimal":
+        said["stopped_by"] = said["stopped_by"] or joint.stopped_by
     return replace(
         nominal,
         problem=problem,
-        status="optimal" if proven else "feasible",
-        placement=placement,
-        throughput=now,
-        bound=None,
-        objective=goal,
+        placement=placements[at],
+        throughput=table[at][0],
         seconds=deadline.spent,
-        reason=f"{said} loses up to {lost:.1%}, and yields {price:.1%} more where they are true",
-        stopped_by=None if proven else next(filter(None, ended), None),
-        details={**nominal.details, "nominal": nominal, "nominal_lost": lost, "price": price},
+        **said,
     )
 
 

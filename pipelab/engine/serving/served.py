@@ -269,11 +269,6 @@ class Served(Frozen):
         return bool(second.mean() - first.mean() <= 3 * error + digits)
 
     @property
-    def queue(self) -> float:
-        """Requests that wait to be admitted, in the mean: by Little's law."""
-        return float(self._known("waiting_ms").sum()) / 1000 / self.seconds
-
-    @property
     def sentence(self) -> str:
         """Say rates, times and what went wrong in a few sentences."""
         times = "; ".join(
