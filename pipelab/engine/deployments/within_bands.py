@@ -6,7 +6,8 @@ one can keep is found from both sides:
 - Candidates are the best deployment of every scenario, and the best of all their pipelines together: a small program in
   whole numbers, with as many GPUs of each class as there are, that keeps the largest share.
 - The bound is what the best deployment yields at a mean of the scenarios' speeds. Its proof: what a pipeline attains is
-  concave in the speeds. The rate of a stage is the least, or the sum, of multiples of them. A traversal or a round is a
+  concave in the speeds. The rate of a stage is the least of multiples of them. (Where types share its work, the best of
+  several ways need not be concave, and no bound is claimed.) A traversal or a round is a
   longest path over seconds of stages and links, which are convex in the speeds, and grows with all of these by one
   factor; so one over it is concave. Let a deployment keep a share ρ of A(s) in every scenario s, and let weights λ(s)
   add up to 1. Then ρ ≤ Σ λ(s) / A(s) · (its yield in s). With W = Σ λ(s) / A(s) this is at most W times its yield at
@@ -25,7 +26,12 @@ from pipelab.engine.classes import gpu_classes
 from pipelab.engine.deadline import Deadline, apart
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import pipeline_of
-from pipelab.engine.methods.least_regret import choose_least_lost, shares_kept, speeds_tried
+from pipelab.engine.methods.least_regret import (
+    choose_least_lost,
+    shares_kept,
+    speeds_tried,
+    stages_are_as_fast_as_one_type,
+)
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import VariableGroups
 from pipelab.engine.speed_costs import with_speeds
@@ -76,7 +82,8 @@ def deploy_for_least_regret(
     Returns
     -------
     Deployment
-        Its objective is the percent that it loses at most; with a bound, except where limits on times count.
+        Its objective is the percent that it loses at most; with a bound, except where limits on
+        times count, or stages share their work among types.
     """
     deadline, speeds = Deadline(ends["time_limit"]), speeds_tried(bands, one_slow=False)
 
@@ -88,6 +95,7 @@ def deploy_for_least_regret(
     nominal, limits = best[0], best[0].limits
     if not nominal.pipelines:
         return nominal
+    has_bound = limits is None and stages_are_as_fast_as_one_type(problem)
     problems = [one.problem for one in best]
     plans, most = [one.pipelines for one in best if one.pipelines], 1.0
 
@@ -98,7 +106,7 @@ def deploy_for_least_regret(
         plan, weights = _joined(problems, plans, values().max(axis=0), limits, nominal.single)
         plans.append(plan)
         kept = shares_kept(table := values(), best).max()
-        if limits is not None or not left or most <= kept * (1 + ATTAINED):
+        if not has_bound or not left or most <= kept * (1 + ATTAINED):
             break
         weights = weights / weights.sum() / table.max(axis=0)
         shares = weights / weights.sum()

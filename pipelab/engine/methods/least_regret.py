@@ -68,11 +68,15 @@ def speed_bands(problem: Problem, within: Any, function: str) -> dict[str, float
     return {name: checked.get(name, 0.0) for name in types}
 
 
-def is_worst_with_one_slow(problem: Problem) -> bool:
-    """Whether a full pipeline keeps least where one type is slow, or none: stages are as fast as one of their types."""
+def stages_are_as_fast_as_one_type(problem: Problem) -> bool:
+    """Whether no stage shares its work among types of different speeds."""
     one_type = problem.same_type_stages or problem.max_gpus_per_stage == 1
-    alone = one_type or problem.costs.mixes_as_slowest(problem)
-    return alone and problem.costs.filling == "synchronous"
+    return one_type or problem.costs.mixes_as_slowest(problem)
+
+
+def is_worst_with_one_slow(problem: Problem) -> bool:
+    """Whether a full pipeline keeps least where one type is slow, or none."""
+    return stages_are_as_fast_as_one_type(problem) and problem.costs.filling == "synchronous"
 
 
 def slow_one_by_one(bands: Mapping[str, float]) -> list[dict[str, float]]:
