@@ -13,7 +13,7 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelab.errors import InvalidData, shown
+from pipelab.errors import InvalidData, InvalidValue, shown
 from pipelab.fields import is_list
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of
@@ -270,6 +270,27 @@ class QuantisationScheme:
             named_otherwise = "kv_cache" in key or key in _LISTS or key.endswith("block_size")
             if value and (of_some or several) and unknown and not named_otherwise:
                 raise self.error(key, value, "expected forms of matrices that are known here")
+
+
+def stored_in(model: Transformer, gb: float) -> Transformer:
+    """Return a model whose weights take this number of GB: experts in 4-bit floats keep theirs, all others share the rest.
+
+    So llama.cpp's files of gpt-oss are: experts as published, everything else in 8 bits.
+    """
+    kinds, apart = model.layer_kinds, model.precision in ("mxfp4", "nvfp4")
+    numbers = model.numbers_of_kinds(range(model.layers))
+    pairs = [(n * apart, kind) for n, kind in zip(numbers, kinds, strict=True)]
+    experts = sum(n * model.layer_bytes(kind, only_routed=True) for n, kind in pairs)
+    others = model.parameters() - sum(n * kind.routed for n, kind in pairs)
+    if (each := (gb * 1e9 - experts) / others) <= 0:
+        expected = f"expected one whose experts take less than the {gb:.4g} GB of the file"
+        raise InvalidValue("a measurement", [("precision", model.precision, expected)])
+    changed = []
+    for kind in kinds:
+        there = (t if apart and t.routed else replace(t, bytes_each=each) for t in kind.tensors)
+        changed.append(replace(kind, tensors=tuple(there)))
+    pattern = model.kind_of_layer
+    return replace(model, kinds=tuple(changed), pattern=pattern, head_bytes_each=each)
 
 
 def fields_of_kinds(kinds: Sequence[LayerKind]) -> dict[str, Any]:

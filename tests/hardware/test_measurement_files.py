@@ -187,7 +187,7 @@ def _changed(path, tmp_path, **fields):
         (BENCH, {"n_gen": 128}, "leave out -pg"),
         (BENCH, {"n_depth": 512}, "field 'n_depth': 512"),
         (BENCH, {"n_gpu_layers": 10}, "expected all 32 layers of Llama-3-8B"),
-        (BENCH, {"model_type": "llama 8B IQ2_XS - 2.3125 bpw"}, "give precision="),
+        (BENCH, {"model_type": "llama 8B TQ2_0 - 2.06 bpw"}, "give precision="),
         (BENCH, {"avg_ns": "12"}, "field 'avg_ns': '12': expected a number above 0"),
         (SERVE, {"max_concurrency": None}, "give batch="),
         (SERVE, {"model_id": "Qwen/Qwen3-8B"}, "no model has this name; .*give model="),
