@@ -193,7 +193,8 @@ _Cache16 = Annotated[Literal["f16", "bf16"], described(_ON_GPU)]
 _PRECISION = {"F32": "fp32", "F16": "fp16", "BF16": "bf16", "Q8_0": "int8", "Q4_": "int4"}
 _PRECISION |= {"MXFP4": "mxfp4", "NVFP4": "nvfp4"}
 _LLAMA_CPP_TYPE = re.compile(r"(?:^| )(F32|F16|BF16|Q8_0|Q4_(?=[01K]))")
-_MIXED_TYPE = re.compile(r"(?:^| )(MXFP4|NVFP4|IQ\d_|Q[2356]_|Q4_K)")  # whose bytes the file's size says
+# What only some matrices are stored in: the bytes of a weight are those of the file's size.
+_MIXED_TYPE = re.compile(r"(?:^| )(MXFP4|NVFP4|IQ\d_|Q[2356]_|Q4_K)")
 
 
 @checked
@@ -254,7 +255,8 @@ class _LlamaBench:
         """Read a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
         model = _model_by_size(result, self.model_n_params, stated, self.rounding)
         known = load_model(model)
-        layers, share = known.layers, known.parameters() / self.model_n_params  # without drafts
+        without_drafts = known.parameters() / self.model_n_params
+        layers, size_gb = known.layers, (self.model_size or 0) / 1e9 * without_drafts
         if 0 <= self.n_gpu_layers <= layers:
             expected = f"expected all {layers} layers of {model} and its head on the GPU (-ngl 99)"
             raise result.error("n_gpu_layers", expected)
@@ -274,7 +276,7 @@ class _LlamaBench:
             model=model,
             engine="llama.cpp",
             precision=_PRECISION.get(stored[1], "int4") if stored else "",
-            weights_gb=share * (self.model_size or 0) / 1e9 if mixed and not stated.precision else None,
+            weights_gb=size_gb if mixed and not stated.precision else None,
             gpu_type=stated.gpu_type or _gpu_by_name(result, self.gpu_info, gpus),
         )
 

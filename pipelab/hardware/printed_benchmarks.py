@@ -15,8 +15,9 @@ from pipelab.files.csv_rows import read_rows
 
 _SERVING, _TRTLLM = " Serving Benchmark Result ", "= PERFORMANCE OVERVIEW"
 _MARKDOWN = re.compile(r"^\| *model *\|.*\| *test *\|.*$", re.MULTILINE)
-_NUMBERS = {"model_n_params", "model_size", "avg_ns", "n_prompt", "n_gen", "n_depth", "n_gpu_layers"}
-_NUMBERS |= {"n_cpu_moe", "no_kv_offload", "fit_target"}  # in llama-bench's CSV, where all is text
+_NUMBERS = {"model_n_params", "avg_ns", "n_prompt", "n_gen", "n_depth", "n_gpu_layers"}
+# In llama-bench's CSV, where all is text.
+_NUMBERS |= {"model_size", "n_cpu_moe", "no_kv_offload", "fit_target"}
 _TEST = re.compile(r"(?:pp(\d+))?\+?(?:tg(\d+))?(?: @ d(\d+))?")
 
 

@@ -273,7 +273,7 @@ class QuantisationScheme:
 
 
 def stored_in(model: Transformer, gb: float) -> Transformer:
-    """Return a model whose weights take this number of GB: experts in 4-bit floats keep theirs, all others share the rest.
+    """Return a model whose weights take this number of GB: all share it, but for experts in 4-bit floats.
 
     So llama.cpp's files of gpt-oss are: experts as published, everything else in 8 bits.
     """
@@ -285,12 +285,12 @@ def stored_in(model: Transformer, gb: float) -> Transformer:
     if (each := (gb * 1e9 - experts) / others) <= 0:
         expected = f"expected one whose experts take less than the {gb:.4g} GB of the file"
         raise InvalidValue("a measurement", [("precision", model.precision, expected)])
-    changed = []
-    for kind in kinds:
-        there = (t if apart and t.routed else replace(t, bytes_each=each) for t in kind.tensors)
-        changed.append(replace(kind, tensors=tuple(there)))
-    pattern = model.kind_of_layer
-    return replace(model, kinds=tuple(changed), pattern=pattern, head_bytes_each=each)
+
+    def stored(tensor: WeightTensor) -> WeightTensor:
+        return tensor if apart and tensor.routed else replace(tensor, bytes_each=each)
+
+    changed = tuple(replace(kind, tensors=tuple(map(stored, kind.tensors))) for kind in kinds)
+    return replace(model, kinds=changed, pattern=model.kind_of_layer, head_bytes_each=each)
 
 
 def fields_of_kinds(kinds: Sequence[LayerKind]) -> dict[str, Any]:

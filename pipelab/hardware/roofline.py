@@ -42,7 +42,6 @@ from pipelab.hardware.training_memory import (
     WEIGHT_BYTES,
     Recompute,
     activation_bytes,
-    gate_bytes,
     head_bytes,
     weight_share,
 )
@@ -1020,7 +1019,7 @@ def _stages(
         busy.append(forward + back + weight)
         tokens = max(whole) * load.sequence_length
         cut = {"degree": t, "sequence_parallel": sharded}
-        kept = _kept(costs, model, span, tokens, load.sequence_length, recompute, cut)
+        kept = _kept(costs, demand, span, tokens, recompute, cut)
         if recompute == "full":
             back = back + forward
         beside = back + weight, forward
@@ -1035,18 +1034,13 @@ def _stages(
 
 
 def _kept(
-    costs: Roofline,
-    model: Transformer,
-    span: Span,
-    tokens: float,
-    sequence: int,
-    recompute: Recompute,
-    cut: Any,
+    costs: Roofline, demand: Demand, span: Span, tokens: float, recompute: Recompute, cut: Any
 ) -> tuple[Any, Any, float]:
     """GB of activations until the input gradient, from there to the weight gradient, and once."""
+    model, sequence = demand.model, demand.load.sequence_length
     one_layer = activation_bytes(model, tokens, sequence=sequence, recompute=recompute, **cut)
-    if costs.constants.fused_gate and recompute != "full":
-        one_layer -= gate_bytes(model, tokens, cut["degree"])
+    if costs.constants.fused_gate and recompute != "full":  # without the gate's activation
+        one_layer -= 2 * model.block_width * tokens / cut["degree"]
     head = span.last * head_bytes(model, tokens, **cut)
     # Not recomputed: of one layer all is there again while its backward runs, and what weight
     # gradients need stays until they run.
@@ -1148,14 +1142,13 @@ def _step(
     link = min(cluster.bandwidth_between(i, j) for i in ids for j in ids if i != j)
     # Gradients are added up, and come back to all; or a part to each, whose updated weights then go to all.
     each = (replicas - 1) / replicas * parameters / (link * 1e9) if link else np.inf
-    gradients_sent, weights_sent = _gradient_bytes(costs) * each, WEIGHT_BYTES * each
-    if shards == 1:
-        gradients_sent, weights_sent = 2 * gradients_sent, 0.0
-    if bucket := costs.constants.bucket_parameters:
+    there = _gradient_bytes(costs) * each
+    back = WEIGHT_BYTES * each if shards > 1 else there
+    if shards > 1 and (bucket := costs.constants.bucket_parameters):
         last = np.minimum(1.0, bucket / parameters)
-        gradients_sent = np.maximum(last * gradients_sent, gradients_sent - beside[0])
-        weights_sent = np.maximum(last * weights_sent, weights_sent - beside[1])
-    return update + gradients_sent + weights_sent
+        there = np.maximum(last * there, there - beside[0])
+        back = np.maximum(last * back, back - beside[1])
+    return update + there + back
 
 
 def _shards(costs: Roofline, ids: Sequence[int], degree: int) -> int:

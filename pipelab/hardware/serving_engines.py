@@ -82,9 +82,9 @@ class Engine:
     fused_gate : bool
         In training: whether the gate's activation is computed again in the backward, and so not kept.
     bucket_parameters : int, optional
-        In training: parameters whose gradients the copies of a stage add up together, while the backward
-        before them still runs; of a sharded optimizer the next forward gathers as many weights at once.
-        None: nothing of this hides behind computing.
+        In training, with `shards_optimizer`: parameters whose gradients copies add up together, while the backward
+        before them still runs; the next forward gathers as many weights at once. None: nothing of this hides
+        behind computing.
     basis : str
         Where these numbers come from.
 

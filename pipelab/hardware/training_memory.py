@@ -112,11 +112,6 @@ def _block(model: Transformer, gate: bool) -> float:
     return 2 * (4 if gate else 2) * model.block_width
 
 
-def gate_bytes(model: Transformer, tokens: float, degree: int) -> float:
-    """Return the bytes of the gate's activation in one layer, which kernels that compute it again do not keep."""
-    return 2 * model.block_width * tokens / degree
-
-
 def head_bytes(
     model: Transformer, tokens: float, degree: int = 1, sequence_parallel: bool = False
 ) -> float:

@@ -153,7 +153,7 @@ def _last_rank_gb(row):
 
 
 def test_memory_of_published_runs():
-    """Measured is the most that torch allocates on the last rank, where Megatron writes its log: some of it for moments.
+    """Measured is the most that torch allocates on the last rank, which writes Megatron's log: some for moments only.
 
     Runs with dropout (GPT 7B) keep its masks, too, which a step does not count.
     """

@@ -553,10 +553,9 @@ def training_timeline(
     if microbatches is None:
         microbatches = load.microbatches if load.phase == "training" else 4 * len(placement)
     microbatches = fields.whole_number(what, "microbatches", microbatches)
-    order = schedule
-    if not isinstance(order, Schedule):
-        order = make_schedule(order, len(placement), microbatches)
-    elif (order.ranks, order.microbatches) != (len(placement), microbatches):
+    asked = len(placement), microbatches
+    order = schedule if isinstance(schedule, Schedule) else make_schedule(schedule, *asked)
+    if (order.ranks, order.microbatches) != asked:
         expected = f"expected one of {len(placement)} ranks and {microbatches} microbatches"
         raise InvalidValue(what, [("schedule", order, expected)])
     if columns_of(order).forward_only:

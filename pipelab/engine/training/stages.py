@@ -125,7 +125,8 @@ class TrainingStages:
         roles = tuple(roles) if len(roles) > 1 else ("any",)  # one part lies where its span does
         asked = roles, held.tobytes()
         if asked not in self._kept:
-            costs = {m: [self._part(m, len(roles), *of) for of in enumerate(roles)] for m in self.modes}
+            numbered = list(enumerate(roles))
+            costs = {m: [self._part(m, len(roles), *of) for of in numbered] for m in self.modes}
             parts = {mode: np.stack(some, axis=-1) for mode, some in costs.items()}
             serves, offered = self.instance.rate > 0, self.offered[:, None]
             fits = {
@@ -144,7 +145,7 @@ class TrainingStages:
         return self._kept[asked]
 
     def _part(self, mode: str | None, parts: int, part: int, role: str) -> np.ndarray:
-        """Return the costs of a part of every rank, by the rank's layers: the least, where the part's may be several."""
+        """Return the costs of a part of every rank, by the rank's layers: the least of all that it may have."""
         if parts == 1:
             return self.costs[mode]
         asked = mode, parts, part, role
