@@ -1022,8 +1022,7 @@ def _stages(
         kept = _kept(costs, demand, span, tokens, recompute, cut)
         if recompute == "full":
             back = back + forward
-        beside = back + weight, forward
-        step = _step(costs, demand, problem, ids, t, parameters / t, beside)
+        step = _step(costs, demand, problem, ids, t, parameters / t, (back + weight, forward))
         each = bytes_per_parameter
         if each is None:
             each = WEIGHT_BYTES + _gradient_bytes(costs) + OPTIMIZER_BYTES / _shards(costs, ids, t)

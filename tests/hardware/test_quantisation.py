@@ -81,7 +81,10 @@ def _bitsandbytes(rng):
     fields, plain, head = _of_lists(rng, "llm_int8_skip_modules", False)
     four = rng.random() < 0.3
     fields |= {"quant_method": "bitsandbytes", "load_in_8bit": not four, "load_in_4bit": four}
-    return fields, (4, 64, 32, head, plain) if four else (8, None, 32, head, plain)
+    twice = four and rng.random() < 0.5
+    fields |= {"bnb_4bit_use_double_quant": True, "bnb_4bit_quant_type": "nf4"} if twice else {}
+    scale = 8 + 32 / 256 if twice else 32
+    return fields, (4, 64, scale, head, plain) if four else (8, None, 32, head, plain)
 
 
 def _grouped(rng):
@@ -94,7 +97,8 @@ def _grouped(rng):
     elif form < 0.4:  # AutoGPTQ's file
         fields |= {"desc_act": False, "sym": True}
     else:
-        fields["quant_method"] = rng.choice(["awq", "gptq"])
+        fields["quant_method"] = rng.choice(["awq", "gptq", "auto-round", "intel/auto-round"])
+        fields["data_type"] = "int"
     if 0.4 <= form < 0.5:
         fields, stored = fields | {"dynamic": {"+:.*down_proj": {"bits": 2}}}, None
     elif 0.5 <= form < 0.6:

@@ -270,8 +270,7 @@ def _why_none_fits(
     rule = next((rule for rule in rules if rule.orders), None)
     if rule is None:
         return (rules[0].absent or str(rules[0].too_large)).removeprefix("schedule: ")
-    least = rule.chunks * min(rule.orders)
-    if stages.layers < least:
+    if stages.layers < (least := rule.chunks * min(rule.orders)):
         return f"under {rule.name} ranks have {least} chunks or more, and the model {stages.layers} layers"
     within = deadline.within(_EXPLAINING_SECONDS)
     try:

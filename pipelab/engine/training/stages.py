@@ -154,8 +154,8 @@ class TrainingStages:
             existing = np.where(self.instance.rate > 0, self.costs[mode], ABSENT_S)
             for layers in range(parts, self.layers + 1):
                 size = size_of_part(layers, parts, part)
-                end = self.layers - size
-                starts = {"first": [0], "inner": range(1, end)}.get(role, [end])
+                inner = range(1, self.layers - size)
+                starts = {"first": [0], "inner": inner}.get(role, [inner.stop])
                 kinds = np.unique(self.spans.kind[starts, size - 1])
                 least = existing[:, :, kinds].min(axis=2, initial=ABSENT_S)
                 if role == "home":
