@@ -254,11 +254,13 @@ class _LlamaBench:
     ) -> Iterator[Measurement]:
         """Read a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
         model = _model_by_size(result, self.model_n_params, stated, self.rounding)
-        known = load_model(model)
-        without_drafts = known.parameters() / self.model_n_params
-        layers, size_gb = known.layers, (self.model_size or 0) / 1e9 * without_drafts
-        if 0 <= self.n_gpu_layers <= layers:
-            expected = f"expected all {layers} layers of {model} and its head on the GPU (-ngl 99)"
+        one = load_model(model)
+        # Of the model without drafts.
+        size_gb = (self.model_size or 0) / 1e9 * one.parameters() / self.model_n_params
+        if 0 <= self.n_gpu_layers <= one.layers:
+            expected = (
+                f"expected all {one.layers} layers of {model} and the head on a GPU (-ngl 99)"
+            )
             raise result.error("n_gpu_layers", expected)
         mixed = _MIXED_TYPE.search(self.model_type) if self.model_size else None
         stored = mixed or _LLAMA_CPP_TYPE.search(self.model_type)
