@@ -258,9 +258,7 @@ class _LlamaBench:
         # Of the model without drafts.
         size_gb = (self.model_size or 0) / 1e9 * one.parameters() / self.model_n_params
         if 0 <= self.n_gpu_layers <= one.layers:
-            expected = (
-                f"expected all {one.layers} layers of {model} and the head on a GPU (-ngl 99)"
-            )
+            expected = f"expected all {one.layers} layers of {model} and its head there (-ngl 99)"
             raise result.error("n_gpu_layers", expected)
         mixed = _MIXED_TYPE.search(self.model_type) if self.model_size else None
         stored = mixed or _LLAMA_CPP_TYPE.search(self.model_type)
