@@ -694,6 +694,17 @@ def test_megatron_is_told_the_sizes_of_the_model():
         assert _megatrons_parameters(found.arguments) == model.parameters() - left_out, name
 
 
+@pytest.mark.parametrize("engine", ["Megatron", "Megatron-Bridge"])
+def test_megatron_divides_activations_where_the_plan_counts_with_it(engine):
+    gpus = [pl.GPU("H200-SXM", 1e5, None, f"{i // 2}", 450) for i in range(4)]
+    load = pl.Workload(2048, 1, "training", microbatches=4)
+    costs = pl.Roofline(engine=engine, copies=False)
+    cluster, model = pl.Cluster(gpus, np.full((4, 4), 25.0)), pl.load_model("Llama-3-8B")
+    problem = pl.Problem(cluster, model, load, costs, max_gpus_per_stage=2)
+    found = pl.settings(problem, pl.Placement.of([(16, (0, 1)), (16, (2, 3))]), "Megatron")
+    assert ("--sequence-parallel" in found.arguments) == costs.constants.sequence_parallel
+
+
 def _megatrons_parameters(arguments):
     """How many parameters `GPTModel` has of these options, but for the padding of the vocabulary."""
     options = dict(zip(arguments, [*arguments[1:], ""], strict=True))
