@@ -620,11 +620,13 @@ def test_training_steps_go_to_engines_that_train(pair):
     _refused(problem, step, "vLLM", "expected Megatron or torchtitan")
     for name, engine, why in (
         ("ZBH1", "Megatron", "expected '1F1B' or"),
-        ("Interleaved1F1B", "torchtitan", "a multiple of 2 layers"),
         ("ZBVZeroBubble", "torchtitan", "expected chunks that go round the ranks"),
     ):
         other = pl.timeline_of(problem, plan, training=True, schedule=name)
         _refused(problem, other, engine, why)
+    thin = pl.Placement.of([(1, plan.stages[0].gpus), (4, plan.stages[1].gpus)])
+    other = pl.timeline_of(problem, thin, training=True, schedule="Interleaved1F1B")
+    _refused(problem, other, "torchtitan", "at least 2 layers")
 
 
 def _megatrons_order(ranks, rank, microbatches, chunks, group):
@@ -646,21 +648,21 @@ def _megatrons_order(ranks, rank, microbatches, chunks, group):
 @pytest.mark.parametrize("microbatches", [2, 3, 4, 6])
 def test_chunks_are_dealt_out_and_interleaved_as_engines_do_it(microbatches):
     problem = with_link_units(_free(8, 2, ["a", "b"]), "tokens")
-    plan = pl.Placement.of([(6, (0,)), (2, (1,))])
+    plan = pl.Placement.of([(5, (0,)), (3, (1,))])
     chunks = {"training": True, "schedule": "Interleaved1F1B"}
     step = pl.timeline_of(problem, plan, microbatches=microbatches, **chunks)
     order = step.timeline.schedule
     arguments = pl.settings(problem, step, "Megatron").arguments
     layout = _after(arguments, "--pipeline-model-parallel-layout")
-    # part c · 2 + r is chunk c of rank r, each as large as the other of its rank
-    assert [stage.strip("EL") for stage in _megatrons_rule(layout)] == ["ttt", "t", "ttt", "t"]
+    # part c · 2 + r is chunk c of rank r, larger ones first
+    assert [stage.strip("EL") for stage in _megatrons_rule(layout)] == ["ttt", "tt", "tt", "t"]
     group = int(_after(arguments, "--microbatch-group-size-per-virtual-pipeline-stage"))
     assert group >= 2
     for rank, own in enumerate(order.actions):
         told = [(a.stage, str(a.kind), a.microbatch) for a in own]
         assert told == _megatrons_order(2, rank, microbatches, 2, group)
     arguments = pl.settings(problem, step, "torchtitan").arguments
-    assert [held for _, held in _torchtitans_rule(arguments, 8)] == [[0, 1, 2], [3], [4, 5, 6], [7]]
+    assert [held for _, held in _torchtitans_rule(arguments, 8)] == [[0, 1, 2], [3, 4], [5, 6], [7]]
     assert _after(arguments, "--parallelism.pipeline_parallel_schedule") == "Interleaved1F1B"
     few = pl.timeline_of(problem, plan, microbatches=1, **chunks)
     _refused(problem, few, "Megatron", "expected at least 2, one for each rank")
@@ -690,6 +692,17 @@ def test_megatron_is_told_the_sizes_of_the_model():
         found = pl.settings(problem, pl.Placement.of([(model.layers, (0,))]), "Megatron")
         left_out = model.layers * model.extra_parameters  # which the script says
         assert _megatrons_parameters(found.arguments) == model.parameters() - left_out, name
+
+
+@pytest.mark.parametrize("engine", ["Megatron", "Megatron-Bridge"])
+def test_megatron_divides_activations_where_the_plan_counts_with_it(engine):
+    gpus = [pl.GPU("H200-SXM", 1e5, None, f"{i // 2}", 450) for i in range(4)]
+    load = pl.Workload(2048, 1, "training", microbatches=4)
+    costs = pl.Roofline(engine=engine, copies=False)
+    cluster, model = pl.Cluster(gpus, np.full((4, 4), 25.0)), pl.load_model("Llama-3-8B")
+    problem = pl.Problem(cluster, model, load, costs, max_gpus_per_stage=2)
+    found = pl.settings(problem, pl.Placement.of([(16, (0, 1)), (16, (2, 3))]), "Megatron")
+    assert ("--sequence-parallel" in found.arguments) == costs.constants.sequence_parallel
 
 
 def _megatrons_parameters(arguments):
