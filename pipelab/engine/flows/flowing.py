@@ -42,6 +42,7 @@ _PIPELINE_SECONDS = 20.0  # for this where time is not limited
 _STEP = 1e-4  # throughputs that are tried one after another are further apart
 _PLANNED_TIME_FACTORS = 1.0, 0.75, 1.4  # of a way's time: what memory is planned for at first
 _PLANNED_STEP = 3e-3  # with memory throughputs are further apart: plans are not as exact
+_BOUND_STEP = 1e-2  # and the bound is known to this share
 _MOST_PLANS = 6  # of memory, for one throughput
 _MOST_MOVES = 60  # of one stage, whose flows are computed
 _SAME_TIME_FACTOR = 1.02  # no longer: planned for
@@ -153,9 +154,8 @@ class _Flowing:
             stages = stages_of(self.problem, self.full, self.deadline)
             self._most = None if stages.more else stages.numbers[-1]
             cases = Cases(stages, math.inf if one.bound is None else one.bound)
-            self._prove(cases, _STEP)
+            self._prove(cases, _STEP if self.full else _BOUND_STEP)
             if not self._done and not self._small():
-                self._lower(cases.split(self.value, self._part), cases)
                 self._search(stages)
                 self._move()
                 if not self._done and self.bound <= self.value * (1 + 2 * _STEP):
