@@ -44,7 +44,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.flows.capacities import Capacities, StagesByInFlight, by_area
+from pipelab.engine.flows.capacities import Capacities, StagesByInFlight, by_work
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import VariableGroups
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
@@ -53,9 +53,7 @@ from pipelab.fields import given
 _MOST_NODES = 50  # of one knapsack: to prove one of many equally good answers takes ages
 _MOST_ROUNDS = 60  # of finding patterns for one number of tokens/s
 _SAME_MEAN_FACTOR = 1.001  # mean times this near count as one
-_LEAST_STEP_SHARE = (
-    0.25  # of the way from one mean time to the value of the patterns that are known
-)
+_LEAST_STEP_SHARE = 0.25  # of the way from a mean time to that of the patterns that are known
 _MOST_SITES = 3  # that are told apart
 _NEAR_FACTOR = 2.0  # of the shortest hop: what takes no longer is inside of a site
 
@@ -66,11 +64,6 @@ class Pattern(NamedTuple):
     items: tuple[int, ...]
     times: tuple[int, ...]
     shares: tuple[float, ...]
-
-    @property
-    def several(self) -> bool:
-        """Whether two stages or more share the layer."""
-        return sum(self.times) > 1
 
 
 @dataclass
@@ -103,8 +96,7 @@ class Patterns:
     crossing: np.ndarray
     whole: tuple[int, ...]
     counts: np.ndarray
-    _known: dict[Pattern, None] = field(default_factory=dict)
-    _ruled_out: float = math.inf  # tokens/s
+    known: dict[Pattern, None] = field(default_factory=dict)
     _means: dict[float, float] = field(default_factory=dict)  # least mean times by tokens/s
 
     def __post_init__(self) -> None:
@@ -129,16 +121,8 @@ class Patterns:
         unit = self.layers * times.max(initial=0.0) or 1.0  # of time: no way takes longer
         self._seconds = np.zeros(len(times)) if self.hop is None else times / unit
         self._hop, self._places = hop / unit, self.tokens * places / unit
-        with np.errstate(divide="ignore", invalid="ignore"):
-            times = np.where(
-                self._usage > 0, self._all / (self._usage * self._held[:, None]), np.inf
-            )
-        self._times = np.floor(times.min(axis=1) + SOLVER)
-
-    @property
-    def number(self) -> int:
-        """Patterns of several stages that were found."""
-        return len(self._known)
+        taken = self._usage * self._held[:, None] / np.maximum(self._all, 1.0)
+        self._times = np.floor(1 / taken.max(axis=1) + SOLVER)
 
     @cached_property
     def _all(self) -> np.ndarray:
@@ -158,43 +142,35 @@ class Patterns:
 
     def rules_out(self, t: float, deadline: Deadline) -> bool:
         """Return whether it is proven that no flow has t tokens/s."""
-        if t >= self._ruled_out:
-            return True
         # part of a flow has the same mean time
         mean = max((mean for less, mean in self._means.items() if less <= t), default=0.0)
-        known, missing, proven = list(self._known), float(self.layers), mean
+        missing = float(self.layers)  # what a layer without a pattern costs
+        known, proven, fault = list(self.known), mean, missing * SOLVER
         for _ in range(_MOST_ROUNDS):
             deadline.check()
             most = self._most_shares(t, mean)
-            known = [pattern for pattern in known if self._fits(pattern, most, t, mean)]
+            known = [pattern for pattern in known if self._fits(pattern, t, mean)]
             single = (most >= 1 - LAST_BITS) & (self._places >= t * mean * (1 - SOLVER))
-            if self.whole:
-                single &= (self._site == self.whole[0]) & (len(self.whole) == 1)
-            alone = [
-                Pattern(items=(i,), times=(1,), shares=(1.0,))
-                for i in np.flatnonzero(single).tolist()
-            ]
+            single &= np.array([set(self.whole) <= {site} for site in self._site], dtype=bool)
+            alone = [Pattern((i,), (1,), (1.0,)) for i in np.flatnonzero(single).tolist()]
             value, price, premium, used = self._master(alone + known, missing, t)
-            if value <= SOLVER or (used and self._all_fit(used, t, value - self._hop)):
-                return False
+            if value <= fault or (used and all(self._fits(p, t, value - self._hop) for p in used)):
+                return False  # these patterns have places for the mean time that they take
             prices = self._usage @ price
             new, cost = self._cheapest(prices, most, t, mean, deadline)
             least = (prices + self._seconds)[single].min(initial=missing - premium)
-            bound = (
-                self.layers * min(least, cost - premium) + premium - price @ self._all - self._hop
-            )
-            proven = max(proven, float(bound))
-            if proven > self._longest + SOLVER:
-                self._ruled_out = t
+            least = self.layers * min(least, cost - premium) + premium - price @ self._all
+            proven = max(proven, float(least) - self._hop)
+            if proven > self._longest + fault:
                 return True
             # where it is still far from the value, more patterns tell more than another mean time
             if proven - mean > _LEAST_STEP_SHARE * (value - self._hop - mean) or new in known:
-                if proven <= max(mean * _SAME_MEAN_FACTOR, SOLVER):
+                if proven <= max(mean * _SAME_MEAN_FACTOR, fault):
                     return False
                 self._means[t] = mean = proven
             if new is None:
                 return False
-            self._known[new] = None
+            self.known[new] = None
             known.append(new)
         return False
 
@@ -206,17 +182,12 @@ class Patterns:
         beside = np.maximum(mean - self._places / t, 0.0) / self._longest
         return np.clip(1 - beside, 0.0, most)
 
-    def _fits(self, pattern: Pattern, most: np.ndarray, t: float, mean: float) -> bool:
+    def _fits(self, pattern: Pattern, t: float, mean: float) -> bool:
         """Whether the stages of a pattern let their shares pass, and have places for the mean time."""
         items, shares = list(pattern.items), np.array(pattern.shares)
-        if (shares > most[items] * pattern.times + SOLVER).any():
-            return False
+        passed = self._most_shares(t, mean)[items] * pattern.times + SOLVER >= shares
         kept = np.minimum(self._places[items] * pattern.times / t, shares * self._longest)
-        return bool(kept.sum() >= mean * (1 - SOLVER))
-
-    def _all_fit(self, patterns: list[Pattern], t: float, mean: float) -> bool:
-        most = self._most_shares(t, mean)
-        return all(self._fits(pattern, most, t, mean) for pattern in patterns)
+        return bool(passed.all() and kept.sum() >= mean * (1 - SOLVER))
 
     def _master(
         self, patterns: list[Pattern], missing: float, t: float
@@ -224,22 +195,19 @@ class Patterns:
         """The least seconds of all layers, the prices of each type and of sharing a layer, and the patterns used."""
         of = [self._usage[list(p.items)].T @ p.times for p in patterns]
         seconds = [self._seconds[list(p.items)] @ p.shares for p in patterns]
-        several = np.array([[float(p.several) for p in patterns]])
-        group = VariableGroups({"patterns": len(patterns), "missing": 1, "unshared": 1})
-        usage = np.reshape(of, (-1, len(self._all))).T
-        one = [[1.0]]
+        several = np.array([[float(sum(p.times) > 1) for p in patterns]])
+        group = VariableGroups({"patterns": len(patterns), "missing": 1})
+        usage, one = np.reshape(of, (-1, len(self._all))).T, [[1.0]]
         blocks = {
             "GPUs": group.rows({"patterns": usage}, upper=self._all),
-            "shared": group.rows(
-                {"patterns": several, "missing": one, "unshared": one}, lower=float(t > self.alone)
-            ),
+            "shared": group.rows({"patterns": several, "missing": one}, lower=t > self.alone),
             "layers": group.rows({"patterns": 0 * several + 1, "missing": one}, lower=self.layers),
         }
-        objective = {"patterns": -np.array(seconds) / missing, "missing": -1.0, "unshared": -1.0}
+        objective = {"patterns": -np.array(seconds) / missing, "missing": -1.0}
         found = run_program(group.program(objective, blocks))
         price, shared, _ = np.split(given(found.row_duals) * missing, [len(self._all), -1])
-        layers, whole = given(found.x), found.x[len(patterns) :].max() <= LAST_BITS
-        used = [p for p, n in zip(patterns, layers, strict=False) if whole and n > SOLVER]
+        *layers, short = given(found.x).tolist()
+        used = [p for p, n in zip(patterns, layers, strict=True) if n > SOLVER and not short]
         return -given(found.objective) * missing, price, float(shared[0]), used
 
     def _cheapest(
@@ -247,10 +215,8 @@ class Patterns:
     ) -> tuple[Pattern | None, float]:
         """Two stages or more that let all pass, at the least price that is soon found, and a bound on the least."""
         size = len(prices)
-        group, eye = (
-            VariableGroups({"stages": size, "shares": size, "kept": size}),
-            sp.eye_array(size),
-        )
+        group = VariableGroups({"stages": size, "shares": size, "kept": size})
+        eye = sp.eye_array(size)
         blocks = {
             "pass": group.rows({"shares": np.ones((1, size))}, lower=1.0, upper=1.0),
             "most": group.rows({"shares": eye, "stages": -sp.diags_array(most)}, upper=0.0),
@@ -299,58 +265,38 @@ class Cases:
     @cached_property
     def _cases(self) -> list[Patterns]:
         stages, instance, site = self.stages, self.stages.instance, self._site_of
-        sites, hop, least = site.max() + 1, instance.hop.min(), self.stages.least_seconds
-        pairs = zip(site, instance.type_of, instance.classes.count, strict=True)
-        counts = np.zeros((sites, len(instance.types)), int)
-        for s, kind, number in pairs:
-            counts[s, kind] += number
-        apart = np.where(site[:, None] == site, np.inf, np.minimum(instance.hop, instance.hop.T))
-        crossing = np.zeros(sites)
-        if sites > 1:
-            crossing = np.array([apart[site == s].min() for s in range(sites)]) - hop
-        numbers = range(sites if sites > 1 else 0)
-        out = []
+        hop, numbers = instance.hop.min(), range(site.max() + 1)
+        counts = np.zeros((len(numbers), len(instance.types)), int)
+        np.add.at(counts, (site, instance.type_of), instance.classes.count)
+        others = np.where(site[:, None] == site, np.inf, np.minimum(instance.hop, instance.hop.T))
+        crossing = np.array([others[site == s].min() for s in numbers]) - hop
+        tokens, timed = stages.problem.workload.tokens, not (stages.full or stages.more)
+        hop, out = float(hop) if timed else None, []
         for whole in chain.from_iterable(combinations(numbers, n) for n in range(len(numbers) + 1)):
-            of = crossing.copy()
-            of[list(whole)] = 0.0
-            time = least + (0.0 if whole else crossing.min())
-            out.append(
-                Patterns(
-                    capacities=stages.at(time),
-                    alone=self.alone,
-                    tokens=stages.problem.workload.tokens,
-                    hop=None if self._untimed else float(hop),
-                    crossing=of,
-                    whole=whole,
-                    counts=counts,
-                )
-            )
+            beyond = np.where(np.isin(numbers, whole), 0.0, crossing)
+            if np.isfinite(beyond.min()):  # else no way can cross
+                capacities = stages.at(stages.least_seconds + beyond.min())
+                out.append(Patterns(capacities, self.alone, tokens, hop, beyond, whole, counts))
         return out
 
     @property
-    def _untimed(self) -> bool:
-        """Whether memory does not count."""
-        return self.stages.full or self.stages.more
-
-    @property
     def _site_of(self) -> np.ndarray:
-        """The site of each class: one where there are too many, or a stage may be on two; (A,)."""
-        instance = self.stages.instance
+        """The site of each class, (A,): one if they are too many, a stage may be on two, or memory does not count."""
+        stages, instance = self.stages, self.stages.instance
         near = instance.hop <= _NEAR_FACTOR * instance.hop.min()
         number, site = connected_components(sp.csr_array(near & near.T), directed=False)
         alone = (instance.classes.count > 1) & ~np.diagonal(near)
-        two = instance.largest > 1
-        one = self._untimed or two or number > _MOST_SITES or alone.any()
-        return np.zeros_like(site) if one else site
+        one = stages.full or stages.more or instance.largest > 1 or alone.any()
+        return np.zeros_like(site) if one or number > _MOST_SITES else site
 
     @property
     def number(self) -> int:
         """Patterns of several stages that were found."""
-        return sum(case.number for case in self._cases)
+        return sum(len(case.known) for case in self._cases)
 
     def greatest(self, low: float, high: float, within: float, deadline: Deadline) -> float:
         """The least tokens/s that are known to be out of reach, to a share; `low` are in reach, `high` are not."""
-        high = min(high, max(by_area(case.capacities) for case in self._cases) * (1 + SOLVER))
+        high = min(high, max(by_work(case.capacities) for case in self._cases) * (1 + SOLVER))
         low = min(max(low, self.alone), high)
         try:
             while high > low * (1 + within):

@@ -233,14 +233,8 @@ class _Flowing:
 
     def _prove(self, cases: Cases, within: float) -> None:
         """Lower the bound until it is known to a share, or a third of the time is gone."""
-        self._lower(cases.greatest(self.value, self.bound, within, self._part), cases)
-
-    @property
-    def _part(self) -> Deadline:
-        """A third of the time that is left."""
-        return self.deadline.within(self.deadline.left / 3)
-
-    def _lower(self, bound: float, cases: Cases) -> None:
+        part = self.deadline.within(self.deadline.left / 3)
+        bound = cases.greatest(self.value, self.bound, within, part)
         self.bound = max(min(bound, self.bound), self.value)
         self.size |= {"patterns": cases.number}
         self._note()
