@@ -152,7 +152,10 @@ class Patterns:
             known = [pattern for pattern in known if self._fits(pattern, t, mean)]
             single = (most >= 1 - LAST_BITS) & (self._places >= t * mean * (1 - SOLVER))
             single &= np.array([set(self.whole) <= {site} for site in self._site], dtype=bool)
-            alone = [Pattern((i,), (1,), (1.0,)) for i in np.flatnonzero(single).tolist()]
+            alone = [
+                Pattern(items=(i,), times=(1,), shares=(1.0,))
+                for i in np.flatnonzero(single).tolist()
+            ]
             value, price, premium, used = self._master(alone + known, missing, t)
             if value <= fault or (used and all(self._fits(p, t, value - self._hop) for p in used)):
                 return False  # these patterns have places for the mean time that they take
