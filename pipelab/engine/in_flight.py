@@ -463,11 +463,11 @@ class InFlightSearch:
 
     def _looked_at(self, numbers: Range, bound: float) -> float:
         """A bound on the pairs of a range, by rules 1 and 2."""
+        if self.narrowed(numbers, self.attained * MORE_BY) is None:
+            return self.attained * MORE_BY
         bound = min(bound, self.most_rate(numbers.first))
         if bound <= self.attained * MORE_BY or numbers.last == math.inf:
             return bound
-        if self.narrowed(numbers, self.attained * MORE_BY) is None:
-            return self.attained * MORE_BY
         return self._by_time(numbers, self.attained * MORE_BY, bound)
 
     def _by_time(self, numbers: Range, floor: float, bound: float) -> float:
