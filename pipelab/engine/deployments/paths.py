@@ -128,8 +128,10 @@ class Paths:
             return [], np.inf
         while at:
             spans = self._ending[at - 1]
-            entry = (reached[:at, :, None] + hop).min(axis=1)
-            entry[0] = 0.0
+            first = at - len(spans)
+            entry = (reached[first:at, :, None] + hop).min(axis=1)
+            if not first:
+                entry[0] = 0.0
             through = np.flatnonzero(self.ways.through[:, 1] == left)
             paid = entry[:, self.ways.through[through, 0]] + stage[spans][:, through]
             start, way = (int(i) for i in np.unravel_index(int(paid.argmin()), paid.shape))
@@ -140,8 +142,8 @@ class Paths:
                 each += kappa * self.seconds[rows, spans[start]]
             row, enter = rows[each.argmin()], self.ways.through[through[way], 0]
             seconds += float(self.seconds[row, spans[start]])
-            stages.append((at - start, tuple(self.composition[row].tolist())))
-            at = start
+            stages.append((at - first - start, tuple(self.composition[row].tolist())))
+            at = first + start
             if at:
                 left = int((reached[at] + hop[:, enter]).argmin())
                 seconds += float(self.ways.seconds[left, enter])
@@ -180,22 +182,29 @@ class Paths:
 
     @cached_property
     def _ending(self) -> list[np.ndarray]:
-        """For every boundary j > 0: the kinds of the spans from boundary 0, 1, … j-1 to it."""
-        kind = self.span
-        return [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
+        """For every boundary j > 0: the kinds of the spans to it, but for those longer than any stage can be."""
+        kind, held = self.span, (self.rate > 0).any(axis=0)
+        ending = [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
+        longest = max(
+            (j - int(held[spans].argmax()) for j, spans in enumerate(ending, 1) if held[spans].any()),
+            default=1,
+        )
+        return [spans[-longest:] for spans in ending]
 
     def _reached(self, stage: np.ndarray, hop: np.ndarray, deadline: Deadline) -> np.ndarray:
         """The least price of the first 0, 1, … M layers, by rate and by the way to leave them; shape (M + 1, T, L)."""
         layers, (rates, ways, _) = len(self._ending), hop.shape
-        enter, leave = self.ways.through.T
+        order = np.argsort(self.ways.through[:, 1], kind="stable")
+        enter, leave = self.ways.through[order].T
+        left, first = np.unique(leave, return_index=True)
+        stage = stage[:, :, order]
         reached = np.full((layers + 1, rates, ways), np.inf)
         reached[0] = 0.0
         entry = np.zeros((layers, rates, len(enter)))  # of nothing; then by the way through
         for j, spans in enumerate(self._ending, start=1):
             deadline.check()
-            least = (entry[:j] + stage[spans]).min(axis=0)
-            for way in range(ways):
-                reached[j, :, way] = least[:, leave == way].min(axis=1)
+            least = (entry[j - len(spans) : j] + stage[spans]).min(axis=0)
+            reached[j][:, left] = np.minimum.reduceat(least, first, axis=1)
             if j < layers:
                 entry[j] = (reached[j, :, :, None] + hop).min(axis=1)[:, enter]
         return reached
