@@ -486,6 +486,7 @@ class _Deploying:
         with suppress(Ended):  # the search that follows says so
             self._add_simple_columns(generation)
         generation.round_relaxation()
+        generation.report_progress()
 
     def _add_simple_columns(self, generation: Generation) -> None:
         """Add the best single pipelines as columns, and simple ones that may yield most for the price of their GPUs."""

@@ -93,9 +93,13 @@ def _offers(
     offers = []
 
     def table_of(problem: Problem) -> Instance:
+        like: Instance | None = None
+
         def made(number: int, exact: bool) -> Instance:
+            nonlocal like
             counted = with_memory_for(problem, number, or_more=not exact)
-            return instance_of(counted, deadline)
+            like = instance_of(counted, deadline, like)
+            return like
 
         # limits are missed by little: there a range is not relaxed where it need not be
         instance = (
