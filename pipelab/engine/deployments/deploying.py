@@ -20,7 +20,7 @@ served, and then the least price.
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,6 +39,7 @@ from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
 from pipelab.engine.deployments.closing import are_few_mixes
 from pipelab.engine.deployments.column_generation import Generation
+from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS
 from pipelab.engine.deployments.master_program import DeploymentGoal, PipelineColumn
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
@@ -54,6 +55,7 @@ from pipelab.engine.methods.first_placements import simple_placements
 from pipelab.engine.methods.least_regret import speed_bands
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
+from pipelab.engine.rate_search import seconds_to_choose
 from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import method_of
@@ -70,7 +72,9 @@ from pipelab.requests import Limits, for_phase, request_tokens
 _RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a flow is named
 _SIMPLE_COLUMNS = 24  # of each pool
 _MORE_RATE_FACTOR = 1.1  # which a larger batch has to bring
-_ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads
+_ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads; and for those of parts of the GPUs
+_SMALL_OPEN_SHARE = 0.02
+_MOST_PARTS = 4  # into which the GPUs are divided
 _ALONE_TIME_SHARE = 0.4  # at most, of the time limit
 _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
 _REQUEST_BATCHES = tuple(2**i for i in range(9))  # batch sizes where requests are served
@@ -456,6 +460,7 @@ class _Deploying:
         """Generate columns and close the gap; return what ended the search before that."""
         try:
             self._begin_with_simple(generation)
+            self._add_parts(generation)
             generation.generate()
             generation.close_gap()
             if not generation.finished:
@@ -510,6 +515,44 @@ class _Deploying:
                 if self.limits is not None:  # then one takes longer
                     self.deadline.check()
                 generation.add_column(column._replace(rate=column.offer.attained(column.stages)))
+
+    def _add_parts(self, generation: Generation) -> None:
+        """Add the best pipelines on what others leave, and on a half, a third and a quarter of the GPUs, as columns."""
+        alone = self._best_alone()
+        if not alone or generation.finished or generation.open <= _SMALL_OPEN_SHARE:
+            return
+        load = replace(alone[0].workload, in_flight=self.problem.workload.in_flight)
+        offer = next((o for o in generation.offers if o.problem.workload == load), None)
+        if offer is None:
+            return
+        problem, classes = offer.problem, offer.table.classes.members
+        seconds = min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left)
+        until = self.deadline.within(seconds)
+
+        def add(ids: Iterable[int]) -> Placement | None:
+            """Add the best pipeline on some GPUs, if there is one in time."""
+            gpus, reason = sorted(ids), until.reason
+            if reason or not gpus:
+                return None
+            part = replace(problem, cluster=problem.cluster.only(gpus))
+            ends = {"time_limit": until.left, "stop": apart(until.stop)}
+            found = solve_for_attainable(part, "auto", method_of("auto", {}), ends).placement
+            if found is not None:
+                found = _renumbered(found, gpus)
+                generation.add_column(_column(offer, found, offer.attained))
+            return found
+
+        before = seconds_to_choose.set(0.0)
+        try:
+            for number in range(2, 1 + min(_MOST_PARTS, generation.most_pipelines)):
+                add(g for ids in classes for g in ids[: len(ids) // number])
+            used, left = alone[0].placement, {*range(len(problem.cluster))}
+            for _ in range(_MOST_PARTS):
+                left -= {*used.gpus} if used else left
+                used = add(left)
+        finally:
+            seconds_to_choose.reset(before)
+        generation.solve_whole_for(ROUNDING_SECONDS)
 
     def _find_best_alone(self) -> None:
         """Find the best single pipeline of each workload, as far as it is the best of all and there is time."""

@@ -186,7 +186,11 @@ class Paths:
         kind, held = self.span, (self.rate > 0).any(axis=0)
         ending = [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
         longest = max(
-            (j - int(held[spans].argmax()) for j, spans in enumerate(ending, 1) if held[spans].any()),
+            (
+                j - int(held[spans].argmax())
+                for j, spans in enumerate(ending, 1)
+                if held[spans].any()
+            ),
             default=1,
         )
         return [spans[-longest:] for spans in ending]
