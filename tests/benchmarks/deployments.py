@@ -1,10 +1,12 @@
-"""How soon deployments are found and proven: `python tests/benchmarks/deployments.py [PART OF A NAME …]`.
+"""How soon deployments are found and proven: `python tests/benchmarks/deployments.py [PART OF A NAME …]`; or `ends`.
 
 Of each of forty instances the best deployment and the bound after 0.5, 1, 5 and 30 s of processor time, and the seconds
 until the end, after 60 s at the latest. Last, how many instances of at most 50 GPUs have after one second what they
 have in the end: 95 % of the best, and a bound within 10 %.
 """
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -103,7 +105,37 @@ def watched(asked, options):
     return seen, found
 
 
+def ended(asked, options, seconds, interrupt):
+    """Deploy until a time limit or Ctrl-C; return the seconds after it, and the share of the best that is missing."""
+    at, told, sign = [time.process_time()], [], 1 - 2 * ("at_least" in options)
+
+    def end():
+        at[0] = time.process_time()
+        if interrupt:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    limit = {} if interrupt else {"time_limit": seconds}
+    found = pl.deploy(asked, on_progress=lambda m: told.append(m.incumbent), **limit, **options)
+    after = time.process_time() - at[0] if timer.finished.is_set() else 0.0
+    timer.cancel()
+    best = max((value for value in told if value), key=lambda value: sign * value, default=None)
+    return after, 0.0 if best is None else max(0.0, sign * (1 - (found.value or 0.0) / best))
+
+
+def ends():
+    rng = np.random.default_rng(0)
+    for name, asked, options in list(instances())[::2]:
+        moments = [(s, False) for s in (0.2, 1.0, 5.0)] + [(s, True) for s in rng.uniform(0, 3, 3)]
+        row = [(s, interrupt, *ended(asked, options, s, interrupt)) for s, interrupt in moments]
+        shown = [f"{'Ctrl-C' if c else 'limit'} {s:.2g}: {after:.2f}" for s, c, after, _ in row]
+        print("|", " | ".join([name, *shown, f"{max(r[3] for r in row):.1e}"]), "|", flush=True)
+
+
 def main(*parts):
+    if parts == ("ends",):
+        return ends()
     met, small = [], 0
     for name, asked, options in instances():
         if parts and not any(part in name for part in parts):
