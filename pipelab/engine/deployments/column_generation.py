@@ -319,7 +319,7 @@ class Generation(ClosingSearch):
             return self.add_column(
                 PipelineColumn(rate=offer.counted(path), gpus=gpus, offer=offer, stages=())
             )
-        stages = offer.in_order(path)
+        stages = tuple(path)
         attained, slowed = offer.evaluated(stages)
         if slowed:
             self._loose.add(offer)

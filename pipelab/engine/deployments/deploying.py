@@ -20,10 +20,11 @@ served, and then the least price.
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any
 
 import numpy as np
@@ -73,8 +74,9 @@ _RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a
 _SIMPLE_COLUMNS = 24  # of each pool
 _MORE_RATE_FACTOR = 1.1  # which a larger batch has to bring
 _ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads; and for those of parts of the GPUs
-_SMALL_OPEN_SHARE = 0.02
-_MOST_PARTS = 4  # into which the GPUs are divided
+_SMALL_OPEN_SHARE = 0.02  # no parts are looked at
+_LEAST_PART = 4  # a quarter of the GPUs
+_MOST_PARTS = 8  # of which the best pipelines are found
 _ALONE_TIME_SHARE = 0.4  # at most, of the time limit
 _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
 _REQUEST_BATCHES = tuple(2**i for i in range(9))  # batch sizes where requests are served
@@ -517,41 +519,28 @@ class _Deploying:
                 generation.add_column(column._replace(rate=column.offer.attained(column.stages)))
 
     def _add_parts(self, generation: Generation) -> None:
-        """Add the best pipelines on what others leave, and on a half, a third and a quarter of the GPUs, as columns."""
+        """Add the best pipelines on a half, a third and a quarter of the GPUs, and on what these and the best leave."""
         alone = self._best_alone()
-        if not alone or generation.finished or generation.open <= _SMALL_OPEN_SHARE:
-            return
-        load = replace(alone[0].workload, in_flight=self.problem.workload.in_flight)
-        offer = next((o for o in generation.offers if o.problem.workload == load), None)
-        if offer is None:
+        loads = [replace(p.workload, in_flight=self.problem.workload.in_flight) for p in alone]
+        offer = next((o for o in generation.offers if o.problem.workload in loads), None)
+        if offer is None or generation.finished or generation.open <= _SMALL_OPEN_SHARE:
             return
         problem, classes = offer.problem, offer.table.classes.members
-        seconds = min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left)
-        until = self.deadline.within(seconds)
-
-        def add(ids: Iterable[int]) -> Placement | None:
-            """Add the best pipeline on some GPUs, if there is one in time."""
-            gpus, reason = sorted(ids), until.reason
-            if reason or not gpus:
-                return None
-            part = replace(problem, cluster=problem.cluster.only(gpus))
-            ends = {"time_limit": until.left, "stop": apart(until.stop)}
-            found = solve_for_attainable(part, "auto", method_of("auto", {}), ends).placement
-            if found is not None:
-                found = _renumbered(found, gpus)
-                generation.add_column(_column(offer, found, offer.attained))
-            return found
-
+        until = self.deadline.within(min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left))
+        parts = [sorted({*range(len(problem.cluster))} - {*alone[0].placement.gpus})]
+        for number in range(2, 1 + min(_LEAST_PART, generation.most_pipelines)):
+            parts.append(sorted(g for ids in classes for g in ids[: len(ids) // number]))
         before = seconds_to_choose.set(0.0)
-        try:
-            for number in range(2, 1 + min(_MOST_PARTS, generation.most_pipelines)):
-                add(g for ids in classes for g in ids[: len(ids) // number])
-            used, left = alone[0].placement, {*range(len(problem.cluster))}
-            for _ in range(_MOST_PARTS):
-                left -= {*used.gpus} if used else left
-                used = add(left)
-        finally:
-            seconds_to_choose.reset(before)
+        for gpus in islice(parts, _MOST_PARTS):
+            if gpus and until.reason is None:
+                part = replace(problem, cluster=problem.cluster.only(gpus))
+                ends = {"time_limit": until.left, "stop": apart(until.stop)}
+                found = solve_for_attainable(part, "auto", method_of("auto", {}), ends).placement
+                if found is not None:
+                    placement = _renumbered(found, gpus)
+                    generation.add_column(_column(offer, placement, offer.attained))
+                    parts.append(sorted({*gpus} - {*placement.gpus}))
+        seconds_to_choose.reset(before)
         generation.solve_whole_for(ROUNDING_SECONDS)
 
     def _find_best_alone(self) -> None:

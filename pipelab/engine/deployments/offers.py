@@ -93,13 +93,9 @@ def _offers(
     offers = []
 
     def table_of(problem: Problem) -> Instance:
-        like: Instance | None = None
-
         def made(number: int, exact: bool) -> Instance:
-            nonlocal like
             counted = with_memory_for(problem, number, or_more=not exact)
-            like = instance_of(counted, deadline, like)
-            return like
+            return instance_of(counted, deadline)
 
         # limits are missed by little: there a range is not relaxed where it need not be
         instance = (

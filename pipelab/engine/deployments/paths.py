@@ -7,7 +7,6 @@ in one. If A and B reach each other at 10 GB/s and both reach C at 1 GB/s, there
 that of C. One dynamic program over the layers and the ways to leave, vectorised over rates.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -152,15 +151,14 @@ class Paths:
     @cached_property
     def _by_way(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """By way through: rows, the fastest first, for each kind of span, and how many reach each rate."""
-        return list(self._sorted())
-
-    def _sorted(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        sorted_ = []
         for way in range(len(self.ways.through)):
             rows = np.flatnonzero(self.ways.of == way)
             order = np.argsort(-self.rate[rows], axis=0, kind="stable")
             falling = -np.take_along_axis(self.rate[rows], order, axis=0)
             enough = [np.searchsorted(rates, -self.asked, side="right") for rates in falling.T]
-            yield rows[order], np.stack(enough, axis=1)
+            sorted_.append((rows[order], np.stack(enough, axis=1)))
+        return sorted_
 
     def _stages(self, prices: np.ndarray, kappa: float, which: np.ndarray) -> np.ndarray:
         """The least price of a stage by kind of span, rate and way through; shape (U, T, G)."""
@@ -183,16 +181,9 @@ class Paths:
     @cached_property
     def _ending(self) -> list[np.ndarray]:
         """For every boundary j > 0: the kinds of the spans to it, but for those longer than any stage can be."""
-        kind, held = self.span, (self.rate > 0).any(axis=0)
+        kind, held = self.span, np.asarray((self.rate > 0).any(axis=0))
         ending = [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
-        longest = max(
-            (
-                j - int(held[spans].argmax())
-                for j, spans in enumerate(ending, 1)
-                if held[spans].any()
-            ),
-            default=1,
-        )
+        longest = max(j - int(held[spans].argmax()) for j, spans in enumerate(ending, start=1))
         return [spans[-longest:] for spans in ending]
 
     def _reached(self, stage: np.ndarray, hop: np.ndarray, deadline: Deadline) -> np.ndarray:

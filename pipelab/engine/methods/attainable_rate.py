@@ -13,7 +13,7 @@ from functools import partial
 from threading import Event
 from typing import Any
 
-from pipelab.engine.answers import Result
+from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import Criterion, Deadline, Ended, apart, deadline_of, stop_of
 from pipelab.engine.in_flight import MORE_BY, InFlightSearch, numbers_of, within
 from pipelab.engine.solvers import choice
@@ -65,17 +65,11 @@ def solve_for_attainable(
             options["on_progress"] = lambda moment: report(read(moment))
         if isinstance(stop, Criterion):
             options["stop"] = stop.part(read)
-    if to_beat and method in _SEARCHED and _is_beaten(problem, deadline, options, stop, to_beat):
-        return Result(
-            problem=problem,
-            method="aggregated",
-            status="unknown",
-            placement=None,
-            throughput=None,
-            bound=to_beat,
-            seconds=deadline.spent,
-            reason=f"no placement attains more than the {to_beat:.7g} tokens/s of another batch",
-        )
+    until = Deadline(options.get("time_limit"), apart(stop))
+    if to_beat and method in _SEARCHED and _is_beaten(problem, until, to_beat):
+        reason = f"no placement attains more than the {to_beat:.7g} tokens/s of another batch"
+        unknown = rated_result(problem, "aggregated", None, to_beat, seconds=until.spent)
+        return replace(unknown, reason=reason)
     result = function(problem.with_in_flight(numbers_of(problem).first), **options)
     result = replace(result, problem=problem)
     if result.placement is None:
@@ -96,23 +90,11 @@ def solve_for_attainable(
     return _searched(result, deadline, options, stop, report, to_beat)
 
 
-def _is_beaten(
-    problem: Problem,
-    whole: Deadline,
-    options: Mapping[str, Any],
-    stop: Event | None,
-    to_beat: float,
-) -> bool:
+def _is_beaten(problem: Problem, deadline: Deadline, to_beat: float) -> bool:
     """Return whether no placement attains more than `to_beat`, by the shortest traversal alone."""
-    with deadline_of(whole.share(), apart(stop)) as deadline:
-        pairs = InFlightSearch(
-            problem=problem,
-            deadline=deadline,
-            budget=within(options.get("budget")),
-            to_beat=to_beat,
-        )
-        with suppress(Ended, TooLarge):  # the method says so
-            return pairs.narrowed(pairs.numbers, to_beat * MORE_BY) is None
+    pairs = InFlightSearch(problem=problem, deadline=deadline, to_beat=to_beat)
+    with suppress(Ended, TooLarge):  # the method says so
+        return pairs.narrowed(pairs.numbers, to_beat * MORE_BY) is None
     return False
 
 
