@@ -358,14 +358,15 @@ class Roofline(CostModel):
             expected = f"expected another engine for the phase {load.phase!r}: this one trains"
             raise InvalidValue("Problem", [("costs.engine", self.engine, expected)])
         demand, b = Demand(problem.model, load), load.batch_size
-        for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():
-            hardware = self.for_phase(load.phase).hardware(demand, [gpu]).take(0)
-            with np.errstate(all="ignore"):
-                seconds = [hardware.stage_seconds(Span.of(demand.model, x), b, 1) for x in spans]
-                rates = load.tokens / np.array(seconds)
-            # no GPU's, and beyond what solvers compute with
-            if not 1e-9 < rates.min() <= rates.max() < 1e15:
-                expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {rates[0]:g} with one layer"
+        gpus = [*{kind.type: kind for kind in problem.cluster.kinds}.values()]
+        hardware = self.for_phase(load.phase).hardware(demand, gpus)
+        with np.errstate(all="ignore"):
+            seconds = [hardware.stage_seconds(Span.of(demand.model, x), b, 1) for x in spans]
+            rates = load.tokens / np.array(seconds)
+        # no GPU's, and beyond what solvers compute with
+        for gpu, (least, most) in zip(gpus, np.sort(rates, axis=0).T, strict=True):
+            if not 1e-9 < least <= most < 1e15:
+                expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {most:g} with one layer"
                 raise InvalidValue("Problem", [("costs.gpus", gpu.type, expected)])
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:

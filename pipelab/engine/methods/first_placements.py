@@ -70,8 +70,11 @@ def best_of(
 
 
 def _by_rules(problem: Problem) -> Iterator[Placement]:
+    one = problem.with_in_flight(
+        problem.workload.in_memory
+    )  # what is not chosen is not searched for
     for rule in (solve_even, solve_proportional, solve_by_flops, solve_bandwidth_aware):
-        placement = rule(problem).placement
+        placement = rule(one).placement
         if placement is not None:
             yield placement
 
