@@ -281,7 +281,8 @@ def run(tmp_path):
         log = Path(tempfile.mkdtemp(dir=tmp_path))
         (tmp_path / "run.sh").write_text(found.script, encoding="utf-8")
         given = {"MODEL": "my model", "MEGATRON": "/m", "CONFIG": "llama3.llama3_8b"}
-        given |= {"LOG": str(log), "TMPDIR": str(tmp_path), "RUNNER": str(os.getpid())}
+        given |= {"LOG": str(log), "TMPDIR": str(tmp_path), "RUNNER": str(os.getpid()), "LOGS": str(tmp_path / "logs")}
+        given["SKIP"] = "version addresses gpus ports answers"
         environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | given | variables
         command = [bash, str(tmp_path / "run.sh"), *arguments]
         done = subprocess.run(

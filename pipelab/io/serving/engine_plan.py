@@ -16,6 +16,7 @@ from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import Frozen, is_list
 from pipelab.hardware.engine_memory import engine_counted, memory_of
 from pipelab.hardware.engine_rules import platform_of, rules_of
+from pipelab.hardware.known_gpus import load_gpus
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -274,17 +275,27 @@ class EnginePlan:
             LaunchCommand(number, host, tuple(gpus)) for number, (host, gpus) in enumerate(parts)
         ]
 
-    def visible(self, host: int) -> str:
-        """Name the variable that makes a host's GPUs visible, by the numbers that their driver gives them.
+    def gpu_lines(self) -> list[str]:
+        """List every GPU that nvidia-smi shows: its host (from 1), what that calls it, and the names it may have."""
+        kinds = [kind for report in self.evaluation.stages for kind in report.gpu_types]
+        facts = load_gpus()
+        names = {kind: facts[kind].driver_names if kind in facts else "" for kind in kinds}
+        return [
+            f"{host + 1} {gpu} {names[kind]}".rstrip()
+            for (host, gpu), kind in zip(self.places, kinds, strict=True)
+            if platform_of(kind) == "CUDA"
+        ]
 
-        CUDA by itself counts the fastest GPU first. Of ROCm's variables this is the one that engines ask for
-        (vllm/platforms/rocm.py; vLLM pull request 46636).
+    def visible(self, host: int) -> str:
+        """Name the variable that makes a host's GPUs visible.
+
+        Of ROCm's variables this is the one that engines ask for (vllm/platforms/rocm.py; vLLM pull request 46636).
         """
         kinds = [kind for report in self.evaluation.stages for kind in report.gpu_types]
         types = {kind for kind, place in zip(kinds, self.places, strict=True) if place[0] == host}
         if {platform_of(kind) for kind in types} == {"ROCm"}:
             return "HIP_VISIBLE_DEVICES"
-        return "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES"
+        return "CUDA_VISIBLE_DEVICES"
 
     @property
     def weights(self) -> str:
