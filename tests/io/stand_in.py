@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 NAME, WORDS, FAULT = os.path.basename(sys.argv[0]), sys.argv[1:], os.environ.get("FAULT", "")
@@ -26,6 +27,17 @@ def _places():
         yield OPTIONS["--dist-init-addr"].split(":")
 
 
+def _answer(server):
+    while True:
+        client, _ = server.accept()
+        try:
+            if client.recv(100).startswith(b"GET /health "):
+                client.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+        except OSError:
+            pass
+        client.close()
+
+
 def _serve():
     if FAULT == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -38,8 +50,10 @@ def _serve():
     with open(f"{os.environ['BEGAN']}/{os.getpid()}", "w"):
         pass
     servers = [socket.create_server((host, int(port))) for host, port in _places() if FAULT != "hangs"]
+    for server in servers:
+        threading.Thread(target=_answer, args=(server,), daemon=True).start()
     time.sleep(0.7 if FAULT == "dies" else 60)
-    sys.exit(5 + 0 * len(servers))
+    sys.exit(5)
 
 
 if NAME == "nvidia-smi":
@@ -49,6 +63,7 @@ elif NAME == "mkdir":  # on a disk that is full
     for log in ("0", "1", "2", "llama-server", "rpc-50052", "rpc-50053"):
         os.symlink("/dev/full", f"{WORDS[-1]}/{log}.log")
 elif "--version" in WORDS or WORDS[:1] == ["-c"] and "importlib" in WORDS[1]:
-    print("version: " * (NAME == "llama-server") + os.environ["HAVE"])
+    have = os.environ["HAVE"]
+    print(f"version: {have.split('.')[0]} (0a1b2c)" if NAME == "llama-server" else have)
 else:
     _serve()

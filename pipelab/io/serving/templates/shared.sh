@@ -1,6 +1,6 @@
 # What every script shares: one beginning (`begin`), starts with a log each (`start`, `await`), and one ending (`finish`).
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || { echo "bash $BASH_VERSION: expected 4.4 or newer" >&2; exit 2; }
-WAIT=${WAIT:-1800} GRACE=${GRACE:-30} SKIP=${SKIP:-} LISTEN=${LISTEN:-127.0.0.1} LOGS=${LOGS:-logs}
+WAIT=${WAIT:-1800} GRACE=${GRACE:-30} SKIP=${SKIP:-} LOGS=${LOGS:-logs}
 started=() names=() over=() served=""
 command -v timeout > /dev/null || timeout() { perl -e 'alarm shift; exec @ARGV' "$@"; }
 command -v setsid > /dev/null || setsid() { exec perl -e 'use POSIX; POSIX::setsid(); exec @ARGV' "$@"; }
@@ -11,6 +11,12 @@ skips() { [[ " $SKIP " == *" $1 "* ]]; }
 installed() { python3 -c 'import importlib.metadata as m, sys; print(m.version(sys.argv[1]))' "$1"; }
 # shellcheck disable=SC2016  # $0 and $1 are those of the inner bash
 answers() { timeout 3 bash -c ': <> "/dev/tcp/$0/$1"' "$1" "$2" 2> /dev/null; }
+# Engines listen before they have loaded; /health is 200 once they serve, in llama.cpp, SGLang, TensorRT-LLM and vLLM.
+healthy() {
+  # shellcheck disable=SC2016
+  timeout 5 bash -c 'exec 3<> "/dev/tcp/$0/$1"; printf "GET /health HTTP/1.0\r\n\r\n" >&3; head -n 1 <&3' "$1" "$2" \
+    2> /dev/null | grep -q ' 200'
+}
 addresses() { getent ahosts "$1" | awk '{ print $1 }' | sort -u; }
 # Processes with the mark of this host's part of the plan, in whatever session they are; Linux alone shows it.
 marked() { grep -lzs "^PIPELAB_RUN=$1" /proc/[0-9]*/environ 2> /dev/null | cut -d/ -f3 || true; }
@@ -54,13 +60,11 @@ check_gpus() {
 }
 
 check_ports() {
-  local on port
+  local on address port
   for port in "${ports[@]}"; do
-    read -r on port <<< "$port"
-    [ "$on" = "$number" ] || continue
-    if answers 127.0.0.1 "$port" || answers "$LISTEN" "$port" || answers "${host[$number]}" "$port"; then
-      refuse "port $port is taken: end what listens there, which ss -ltnp names (SKIP=ports leaves this out)"
-    fi
+    read -r on address port <<< "$port"
+    [ "$on" != "$number" ] || ! answers "$address" "$port" ||
+      refuse "port $port is taken: end what listens at $address, which ss -ltnp names (SKIP=ports leaves this out)"
   done
 }
 
@@ -117,14 +121,14 @@ mind() {
   done
 }
 
-# await ADDRESS PORT: until it answers; ends if it does not within WAIT seconds, or if what was started ends.
+# await answers|healthy ADDRESS PORT: until it is so; ends if it does not within WAIT seconds, or if what was started ends.
 await() {
   local until=$((SECONDS + WAIT))
   [ "$mode" != --dry-run ] && ! skips answers || return 0
-  until answers "$1" "$2"; do
+  until "$@"; do
     mind
     [ "$SECONDS" -lt "$until" ] ||
-      refuse "$1:$2 does not answer within $WAIT seconds: start that host's script, open the port, or set WAIT to more"
+      refuse "$2:$3 does not answer within $WAIT seconds: start that host's script, open the port, or set WAIT to more"
     sleep 0.2
   done
 }
@@ -159,6 +163,7 @@ left() {
 finish() {
   local status=$? i all
   trap "" INT TERM HUP
+  disown -a  # bash need not tell who was killed
   for ((i = 0; i < 5 * GRACE + 50; i++)); do
     read -ra all <<< "$(left | tr '\n' ' ')"
     [ "${#all[@]}" -gt 0 ] || break
