@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pipelab.display import counted
 from pipelab.engine.runs_on import as_engine_runs, counting_memory_of
 from pipelab.engine.schedules.columns import columns_of
+from pipelab.engine.serving.lines import chunk_of_engine
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import Frozen, is_list
@@ -238,9 +239,10 @@ class EnginePlan:
 
     @property
     def chunk(self) -> int | None:
-        """Tokens of prompts in one pass, for which the cost model counts memory; None if it does not say."""
-        chunk = self.problem.costs.chunk_tokens
-        return chunk and max(chunk, self.sequences)
+        """Tokens of prompts in one pass, for which memory counts; None if nothing says."""
+        gpus = [gpu for report in self.evaluation.stages for gpu in report.stage.gpus]
+        chunk = chunk_of_engine(counting_memory_of(self.problem, self.engine), gpus)
+        return None if chunk is None else max(int(chunk), self.sequences)
 
     @property
     def without_bf16(self) -> list[str]:

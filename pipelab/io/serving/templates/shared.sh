@@ -74,6 +74,8 @@ begin() {
   run=$(cksum "$0" | cut -d' ' -f1)-$number.$$
   logs=$LOGS/$(basename "$0" .sh)-$number-$(date +%Y%m%d-%H%M%S)-$$
   [ "$mode" != --dry-run ] || return 0
+  [ "$mode" != --check ] || declare -F held > /dev/null ||
+    refuse "--check: $engine does not say which layers a stage holds: compare what nvidia-smi shows with the plan's memory"
   earlier=$(marked "${run%.*}\.")
   [ -z "$earlier" ] || refuse "this plan runs here already: end it first: kill ${earlier//$'\n'/ }"
   for check in version addresses gpus ports; do
@@ -121,22 +123,36 @@ mind() {
   done
 }
 
-# await answers|healthy ADDRESS PORT: until it is so; ends if it does not within WAIT seconds, or if what was started ends.
+# await CONDITION…: until it holds, as `answers ADDRESS PORT`; ends after WAIT seconds, or where what was started ends.
 await() {
   local until=$((SECONDS + WAIT))
   [ "$mode" != --dry-run ] && ! skips answers || return 0
   until "$@"; do
     mind
     [ "$SECONDS" -lt "$until" ] ||
-      refuse "$2:$3 does not answer within $WAIT seconds: start that host's script, open the port, or set WAIT to more"
+      refuse "${*:2} does not answer within $WAIT seconds: start that host's script, open the port, or set WAIT to more"
     sleep 0.2
   done
+}
+
+# check: which layers every stage holds, as the engine says in its log (`held`), beside the plan's.
+said() { [ "$(held | wc -l)" -eq "${#planned[@]}" ]; }
+check() {
+  local i layers status=0
+  await said "$engine about its layers"
+  mapfile -t layers < <(held)
+  for i in "${!planned[@]}"; do
+    echo "stage $((i + 1)) holds layers ${layers[$i]}, and the plan has ${planned[$i]}"
+    [ "${layers[$i]}" = "${planned[$i]}" ] || status=1
+  done
+  exit "$status"
 }
 
 # watch: until all have ended, or one has failed.
 watch() {
   [ "$mode" != --dry-run ] || exit 0
   served=yes
+  [ "$mode" != --check ] || check
   say "running, with logs in $logs"
   while [ "${#over[@]}" -lt "${#started[@]}" ]; do
     mind
