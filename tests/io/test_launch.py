@@ -49,7 +49,7 @@ class Hosts:
         self.script = folder / "plan.sh"
         self.script.write_text(pl.settings(problem, plan, engine, hosts=hosts).script)
         self.bin, self.began, self.logs = (folder / name for name in ("bin", "began", "logs"))
-        stub = Path(__file__).with_name("stand_in.py").read_text(encoding="utf-8")
+        stub = (Path(__file__).parent / "stand_ins" / "program.py").read_text(encoding="utf-8")
         for made in (self.bin, self.began, folder / "megatron" / "core"):
             made.mkdir(parents=True)
         for name in PROGRAMS:
