@@ -24,6 +24,7 @@ from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.writeup.linear_rates import with_link_units
 
 ENGINES = tuple(known_rules())
+DATA = Path(__file__).parents[1] / "data"
 SERVING = [name for name, rules in known_rules().items() if not rules.trains]
 
 
@@ -253,6 +254,29 @@ def test_an_engine_makes_of_every_value_what_the_plan_has(seed):
                 _refused(problem, placement, engine, "expected at most 256")
             else:
                 _has_the_plans_values(problem, placement, engine)
+
+
+TORCHRUN = {"-m", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port"}
+
+
+def test_options_are_those_of_the_engines_version():
+    """As `tests/data/make_engine_options.py` reads them in the packages' source."""
+    known = json.loads((DATA / "engine_options.json").read_text(encoding="utf-8"))
+    for seed in range(40):
+        problem, plan = _random_load(seed)
+        gpus = tuple(replace(gpu, node=f"n{i % 2}") for i, gpu in enumerate(problem.cluster.gpus))
+        model = replace(problem.model, precision="bf16")
+        load = replace(problem.workload, batch_size=min(256, problem.workload.batch_size))
+        cluster = replace(problem.cluster, gpus=gpus)
+        problem = replace(problem, cluster=cluster, model=model, workload=load)
+        for engine, table in known.items():
+            found = pl.settings(problem, plan, engine)
+            assert found.version == table["version"]
+            # a command and the lines in which it goes on
+            told = "\n".join(re.findall(r"^ *start (?:.*\\\n)*.*$", found.script, re.M))
+            options = {*re.findall(r"(?<=\s)--?[a-zA-Z][\w.-]*", f"{told} {' '.join(found.arguments)}")}
+            options |= {name for name in found.environment if name.endswith("_PARTITION")}
+            assert options - (TORCHRUN if engine == "torchtitan" else {"-m"}) <= {*table["options"]}
 
 
 PROGRAMS = ("vllm", "python3", "torchrun", "trtllm-serve", "llama-server", "ggml-rpc-server")
