@@ -1,7 +1,7 @@
 """Make `engine_options.json` again: `python make_engine_options.py --write`, with pip, which installs nothing.
 
-It reads the options of engines in the source of the versions that launch scripts are written for. Without `--write` it says
-whether the file is up to date. What no package on PyPI has (Megatron's `arguments.py`, TensorRT-LLM) is not in it.
+It reads the options of engines in the source of the versions that launch scripts are written for. Without `--write` it
+says whether the file is up to date. What no package on PyPI has (Megatron's `arguments.py`, TensorRT-LLM) is not in it.
 """
 
 import ast
@@ -22,8 +22,9 @@ PACKAGES = {
              {"vllm/entrypoints/common/cli_args.py": {"BaseFrontendArgs": "--", "FrontendArgs": "--"}}),
     "SGLang": ("sglang==0.5.23", ("sglang/srt/arg_groups/field_order.py", "sglang/srt/distributed/utils.py"), {}),
     "torchtitan": ("torchtitan==0.3.0", ("torchtitan/config/manager.py",),
-                   {"torchtitan/config/configs.py": {"ParallelismConfig": "--parallelism.", "TrainingConfig": "--training."}}),
-    "llama.cpp": ("llama-cpp-python==0.3.36", ("common/arg.cpp", "tools/rpc/rpc-server.cpp", "examples/rpc/rpc-server.cpp"), {}),
+                   {"torchtitan/config/configs.py": {"ParallelismConfig": "--parallelism.",
+                                                     "TrainingConfig": "--training."}}),
+    "llama.cpp": ("llama-cpp-python==0.3.36", ("common/arg.cpp", "tools/rpc/rpc-server.cpp"), {}),
 }  # fmt: skip
 OPTION = re.compile(r"""["'`](--?[a-zA-Z][\w.-]*|[A-Z]+_PP_LAYER_PARTITION)["'`=]|(--module)\b""")
 
@@ -45,15 +46,33 @@ def _options(name: str) -> list[str]:
     kind = [] if name != "llama.cpp" else ["--no-binary", ":all:"]
     options: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
-        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", *kind, "-d", folder, package]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            *kind,
+            "-d",
+            folder,
+            package,
+        ]
         subprocess.run(pip, check=True)
         (archive,) = Path(folder).iterdir()
         for path in {*literal, *classes}:
             if (text := _text(archive, path)) is None:
                 continue
             if path.endswith("field_order.py"):  # names of fields, in which hyphens are underscores
-                options |= {"--" + name.replace("_", "-") for name in re.findall(r'^    "(\w+)",$', text, re.M)}
-            options |= {match[1] or match[2] for match in OPTION.finditer(text)} if path in literal else set()
+                options |= {
+                    "--" + name.replace("_", "-")
+                    for name in re.findall(r'^    "(\w+)",$', text, re.M)
+                }
+            options |= (
+                {match[1] or match[2] for match in OPTION.finditer(text)}
+                if path in literal
+                else set()
+            )
             options |= _fields(text, classes[path]) if path in classes else set()
     return sorted(options)
 
@@ -74,7 +93,10 @@ def _version(name: str) -> str:
 
 
 def main() -> None:
-    made = {name: {"package": PACKAGES[name][0], "version": _version(name), "options": _options(name)} for name in PACKAGES}
+    made = {
+        name: {"package": PACKAGES[name][0], "version": _version(name), "options": _options(name)}
+        for name in PACKAGES
+    }
     text = json.dumps(made, indent=0) + "\n"
     if "--write" in sys.argv:
         FILE.write_text(text, encoding="utf-8")

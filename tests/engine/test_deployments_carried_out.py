@@ -47,7 +47,11 @@ def test_every_pipeline_has_its_own_gpus_and_ports(engine):
         one = dataclasses.replace(problem, workload=load)
         alone = pl.settings(one, replica, engine, hosts="10.0.0.1")
         assert own.environment == alone.environment
-        differ = [i for i, pair in enumerate(zip(own.arguments, alone.arguments, strict=True)) if len({*pair}) > 1]
+        differ = [
+            i
+            for i, pair in enumerate(zip(own.arguments, alone.arguments, strict=True))
+            if len({*pair}) > 1
+        ]
         assert all(own.arguments[i - 1] == "--port" for i in differ)
         # these serve nobody on a port of their own
         assert ports(own.script) or engine in ("Megatron", "torchtitan", "transformers")

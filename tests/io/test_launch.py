@@ -1,5 +1,6 @@
 """Launch scripts that are started and stopped for real, with stand-ins for the engines, and fail in every way."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -19,10 +20,19 @@ from pipelab.hardware.engine_rules import known_rules
 from pipelab.writeup.linear_rates import with_link_units
 
 ENGINES = tuple(known_rules())
-PROGRAMS = ("vllm", "python3", "torchrun", "trtllm-serve", "llama-server", "ggml-rpc-server", "nvidia-smi")
+PROGRAMS = (
+    "vllm",
+    "python3",
+    "torchrun",
+    "trtllm-serve",
+    "llama-server",
+    "ggml-rpc-server",
+    "nvidia-smi",
+)
 NAMES = "NVIDIA A40"
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("bash") is None, reason="needs bash, and the addresses 127.*"
+    sys.platform != "linux" or shutil.which("bash") is None,
+    reason="needs bash, and the addresses 127.*",
 )
 
 
@@ -65,7 +75,10 @@ class Hosts:
 
     def have(self, version):
         """Have the engine installed in this version."""
-        self.version, numbers = version, zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+        self.version, numbers = (
+            version,
+            zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True),
+        )
         lines = [f"{name} = {number}\n" for name, number in numbers]
         (self.folder / "megatron" / "core" / "package_info.py").write_text("".join(lines))
 
@@ -95,16 +108,16 @@ class Hosts:
         """Assert with what a script ends, and that the last line that it says itself is this one."""
         _, said = done.communicate(timeout=60)
         own = [text for text in said.splitlines() if text.startswith("plan.sh: ")]
-        assert (done.returncode, bool(re.search(line, own[-1] if own else ""))) == (status, True), said
+        assert (done.returncode, bool(re.search(line, own[-1] if own else ""))) == (status, True), (
+            said
+        )
 
     def left(self):
         """List the processes that scripts have started."""
         alive = []
         for process in psutil.process_iter():
-            try:
+            with contextlib.suppress(psutil.Error):
                 alive += [process] * (process.environ().get("BEGAN") == str(self.began))
-            except psutil.Error:
-                pass
         return alive
 
     def files(self):
@@ -113,7 +126,9 @@ class Hosts:
 
 @pytest.fixture(
     params=[
-        pytest.param((engine, seed), marks=[pytest.mark.nightly] * (seed > 0), id=f"{engine}-{seed}")
+        pytest.param(
+            (engine, seed), marks=[pytest.mark.nightly] * (seed > 0), id=f"{engine}-{seed}"
+        )
         for engine in ENGINES
         for seed in range(5)
     ]
@@ -126,7 +141,9 @@ def hosts(request, tmp_path):
     for process in left:
         process.kill()
     assert left == []
-    assert {path for path in made.files() - before if not {made.began, made.bin} & {*path.parents}} == set()
+    assert {
+        path for path in made.files() - before if not {made.began, made.bin} & {*path.parents}
+    } == set()
 
 
 def _wait(condition):
@@ -220,7 +237,9 @@ def test_a_host_that_does_not_answer_is_waited_for_within_bounds(hosts):
     if hosts.count == 1:
         pytest.skip("it has one host")
     number = 1 if hosts.engine == "llama.cpp" else 2
-    hosts.ends(hosts.start(number, WAIT="1"), 2, r"does not answer within 1 seconds: start that host's")
+    hosts.ends(
+        hosts.start(number, WAIT="1"), 2, r"does not answer within 1 seconds: start that host's"
+    )
 
 
 def test_a_dry_run_prints_what_would_be_started(hosts):

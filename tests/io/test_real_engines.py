@@ -85,7 +85,9 @@ def test_torch_runs_every_schedule(tmp_path):
         else:
             script = pl.settings(problem, step, "torchtitan").script
         scripts = Scripts(folder, script, CONFIG="a.b", PYTHONPATH=str(HERE / "stand_ins"))
-        said = scripts.ends(scripts.start()) + "".join(log.read_text() for log in folder.rglob("0.log"))
+        said = scripts.ends(scripts.start()) + "".join(
+            log.read_text() for log in folder.rglob("0.log")
+        )
         assert said.count(" 8 microbatches, error") == 4, name
 
 
@@ -120,4 +122,5 @@ def test_transformers_holds_the_layers_and_answers(tmp_path):
     scripts = Scripts(tmp_path, script, MODEL=str(tmp_path / "m"))
     assert "stage 2 holds layers 5-9" in scripts.ends(scripts.start("--check"))
     prompts = ("one", "two words", "three")
-    assert all(prompt in scripts.ends(scripts.start(*prompts)) for prompt in prompts)
+    said = scripts.ends(scripts.start(*prompts))
+    assert all(prompt in said for prompt in prompts)

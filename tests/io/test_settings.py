@@ -274,7 +274,9 @@ def test_options_are_those_of_the_engines_version():
             assert found.version == table["version"]
             # a command and the lines in which it goes on
             told = "\n".join(re.findall(r"^ *start (?:.*\\\n)*.*$", found.script, re.M))
-            options = {*re.findall(r"(?<=\s)--?[a-zA-Z][\w.-]*", f"{told} {' '.join(found.arguments)}")}
+            options = {
+                *re.findall(r"(?<=\s)--?[a-zA-Z][\w.-]*", f"{told} {' '.join(found.arguments)}")
+            }
             options |= {name for name in found.environment if name.endswith("_PARTITION")}
             assert options - (TORCHRUN if engine == "torchtitan" else {"-m"}) <= {*table["options"]}
 
@@ -305,7 +307,12 @@ def run(tmp_path):
         log = Path(tempfile.mkdtemp(dir=tmp_path))
         (tmp_path / "run.sh").write_text(found.script, encoding="utf-8")
         given = {"MODEL": "my model", "MEGATRON": "/m", "CONFIG": "llama3.llama3_8b"}
-        given |= {"LOG": str(log), "TMPDIR": str(tmp_path), "RUNNER": str(os.getpid()), "LOGS": str(tmp_path / "logs")}
+        given |= {
+            "LOG": str(log),
+            "TMPDIR": str(tmp_path),
+            "RUNNER": str(os.getpid()),
+            "LOGS": str(tmp_path / "logs"),
+        }
         given["SKIP"] = "version addresses gpus ports answers"
         environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | given | variables
         command = [bash, str(tmp_path / "run.sh"), *arguments]

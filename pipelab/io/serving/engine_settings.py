@@ -91,7 +91,9 @@ class DeploymentSettings(dict[str, EngineSettings]):
     nginx: str = ""
 
     def __str__(self) -> str:
-        named = {f"{name}.sh": one.script for name, one in self.items()} | {"nginx.conf": self.nginx}
+        named = {f"{name}.sh": one.script for name, one in self.items()} | {
+            "nginx.conf": self.nginx
+        }
         return "\n".join(f"### {name}\n{text}" for name, text in named.items() if text)
 
 
@@ -209,7 +211,9 @@ def _of_pipelines(
     places = [one.answers_at for one in launched.values()]
     if len({load.phase for _, load in pairs}) == 1 and all(places):
         rows = list(zip(launched, places, rates, strict=True))
-        launched.nginx = _templates().get_template("nginx.conf.j2").render(rows=rows, most=max(rates))
+        launched.nginx = (
+            _templates().get_template("nginx.conf.j2").render(rows=rows, most=max(rates))
+        )
     return launched
 
 

@@ -42,14 +42,20 @@ def _serve():
     if FAULT == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # torchrun's workers have sessions of their own
-    subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True)
+    subprocess.Popen(
+        [sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True
+    )
     if FAULT == "fails":
         sys.exit(4)
     for place in filter(None, OPTIONS.get("--rpc", "").split(",")):
-        socket.create_connection(place.split(":"), 5).close()  # as llama-server, which gives up at once
+        socket.create_connection(
+            place.split(":"), 5
+        ).close()  # as llama-server, which gives up at once
     with open(f"{os.environ['BEGAN']}/{os.getpid()}", "w"):
         pass
-    servers = [socket.create_server((host, int(port))) for host, port in _places() if FAULT != "hangs"]
+    servers = [
+        socket.create_server((host, int(port))) for host, port in _places() if FAULT != "hangs"
+    ]
     for server in servers:
         threading.Thread(target=_answer, args=(server,), daemon=True).start()
     time.sleep(0.7 if FAULT == "dies" else 60)
@@ -62,7 +68,7 @@ elif NAME == "mkdir":  # on a disk that is full
     os.makedirs(WORDS[-1])
     for log in ("0", "1", "2", "llama-server", "rpc-50052", "rpc-50053"):
         os.symlink("/dev/full", f"{WORDS[-1]}/{log}.log")
-elif "--version" in WORDS or WORDS[:1] == ["-c"] and "importlib" in WORDS[1]:
+elif "--version" in WORDS or (WORDS[:1] == ["-c"] and "importlib" in WORDS[1]):
     have = os.environ["HAVE"]
     print(f"version: {have.split('.')[0]} (0a1b2c)" if NAME == "llama-server" else have)
 else:

@@ -49,7 +49,9 @@ alone = copy.deepcopy(nn.Sequential(*parts))
 rank_of = {part: part % ranks for part in range(len(parts))}
 if options.schedule_csv:  # who runs a part's forward has it
     with open(options.schedule_csv, encoding="utf-8") as file:
-        rank_of = {int(part): i for i, row in enumerate(file) for part in re.findall(r"\b(\d+)F", row)}
+        rank_of = {
+            int(part): i for i, row in enumerate(file) for part in re.findall(r"\b(\d+)F", row)
+        }
 held = [part for part in range(len(parts)) if rank_of[part] == rank]
 stages = [PipelineStage(parts[i], i, len(parts), torch.device("cpu")) for i in held]
 count = options.batch // int(options.microbatch_size)
@@ -65,9 +67,13 @@ last = {"target": wanted, "losses": []} if len(parts) - 1 in held else {}
 schedule.step(*[x] * (rank == 0), **last)
 _loss(alone(x), wanted).backward()
 pairs = [
-    (a.grad, b.grad) for i in held for a, b in zip(parts[i].parameters(), alone[i].parameters(), strict=True)
+    (a.grad, b.grad)
+    for i in held
+    for a, b in zip(parts[i].parameters(), alone[i].parameters(), strict=True)
 ]
 error = max(float((a - b).abs().max()) for a, b in pairs)
-print(f"rank {rank}: {type(schedule).__name__} of {len(parts)} parts, {count} microbatches, error {error:.1e}")
+print(
+    f"rank {rank}: {type(schedule).__name__} of {len(parts)} parts, {count} microbatches, error {error:.1e}"
+)
 assert error < 1e-6
 distributed.destroy_process_group()
