@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -310,7 +309,6 @@ def run(tmp_path):
         given |= {
             "LOG": str(log),
             "TMPDIR": str(tmp_path),
-            "RUNNER": str(os.getpid()),
             "LOGS": str(tmp_path / "logs"),
         }
         given["SKIP"] = "version addresses gpus ports answers"
@@ -318,8 +316,6 @@ def run(tmp_path):
         command = [bash, str(tmp_path / "run.sh"), *arguments]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=60,
-            # a suite in the background of a script has SIGINT ignored, which bash then cannot trap
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         calls = []
         for each in sorted(log.glob("[!.]*"), key=lambda path: path.stat().st_mtime_ns):
@@ -356,35 +352,6 @@ def test_nothing_in_a_name_is_executed(run, tmp_path, engine, seed):
     done, calls = run(found, "a prompt")
     assert (done.returncode, len(calls)) == (0, 1), done.stderr
     assert not (tmp_path / "done").exists()
-
-
-# It outlives the script, and holds its output, unless it is told to end.
-END = "[ $PPID != $RUNNER ] || exit 9; ( sleep 0.3; kill -{} $PPID ) & exec sleep 70"
-ENDS = (END.format("TERM"), END.format("INT"), "exit 3")
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, 18))]
-)
-def test_nothing_outlives_a_script_however_it_ends(run, tmp_path, engine, seed):
-    """A signal to it, or an engine that fails: then no program, no file, and no status of success is left."""
-    rng = np.random.default_rng([seed, ENGINES.index(engine)])
-    hosts = 1 if known_rules()[engine].one_host else int(rng.integers(1, 4))
-    gpus = int(rng.integers(hosts, 6))
-    nodes = [str(i % hosts) for i in rng.permutation(gpus)]
-    problem = with_link_units(_free(7, gpus, nodes), "tokens")
-    cuts = np.diff([0, *sorted(rng.choice(np.arange(1, 7), gpus - 1, False)), 7]).tolist()
-    plan = pl.Placement.of([(n, (g,)) for g, n in enumerate(cuts)])
-    if engine == "torchtitan":  # with a file on its schedule
-        plan = pl.timeline_of(problem, plan, training=True, schedule="ZBH1", microbatches=6)
-    found, before = pl.settings(problem, plan, engine), set(tmp_path.glob("tmp.*"))
-    host = [str(rng.integers(1, hosts + 1))] if hosts > 1 else ["a prompt"]
-    end = ENDS[(seed + ENGINES.index(engine)) % len(ENDS)]
-    done, _ = run(found, *host, HOSTS=" ".join("abc"[:hosts]), LINGER=end)
-    assert done.returncode == 3 if end == "exit 3" else done.returncode != 0, done.stderr
-    assert set(tmp_path.glob("tmp.*")) == before
 
 
 @pytest.mark.parametrize("prompts", [0, 9, 3, 4])
@@ -554,14 +521,6 @@ def test_ranks_lie_where_random_plans_have_them(run, case):
     if engine == "SGLang":
         assert len({_after(arguments, "--port") for arguments in asked}) == len(asked)
         assert _after(found.arguments, "--pp-max-micro-batch-size") == str(load.batch_size)
-
-
-def test_what_ends_one_start_ends_the_others_of_its_host(run, three):
-    """The status is that of the one that ended."""
-    found = pl.settings(*three, "vLLM")
-    broken = replace(found, script=found.script.replace("vllm serve", "vllm_of_old serve", 1))
-    done, _ = run(broken, "3", HOSTS="x y z", LINGER="sleep 30")
-    assert done.returncode == 127
 
 
 def test_a_script_wants_its_hosts(run, three):
