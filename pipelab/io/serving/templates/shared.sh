@@ -24,7 +24,7 @@ marked() { grep -lzs "^PIPELAB_RUN=$1" /proc/[0-9]*/environ 2> /dev/null | cut -
 check_version() {
   local have
   have=$(version 2> /dev/null | tail -n 1 | grep -oE '[0-9]+(\.[0-9]+)*' | head -n 1) || true
-  [ -n "$have" ] || refuse "$engine is not found: install it, or put its folder on PATH (SKIP=version leaves this out)"
+  [ -n "$have" ] || refuse "$engine is not found, or does not start: install it, or put its folder on PATH (SKIP=version leaves this out)"
   [ "$(printf '%s\n' "$wanted" "$have" | sort -V | head -n 1)" = "$wanted" ] ||
     refuse "$engine $have: expected $wanted or newer, whose options these are: install that (SKIP=version leaves this out)"
 }
