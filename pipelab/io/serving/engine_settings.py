@@ -75,7 +75,10 @@ class EngineSettings(Frozen):
         return self.script
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.script)}</pre>"
+        head, mark, rest = self.script.partition("\n# What every script shares")
+        shared, begin, commands = rest.partition("\nbegin\n")
+        folded = f"<summary>What every script shares</summary><pre>{escape(mark + shared)}</pre>"
+        return f"<pre>{escape(head)}</pre><details>{folded}</details><pre>{escape(begin + commands)}</pre>"
 
 
 class DeploymentSettings(dict[str, EngineSettings]):
