@@ -2,7 +2,7 @@
 
 import sys
 
-LAYERS, WIDTH, INNER, HEADS, GROUPS = 9, 64, 128, 4, 2
+LAYERS, WIDTH, INNER, HEADS, GROUPS = 9, 128, 256, 4, 2
 
 
 def gguf(path):
