@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.writeup.linear_rates import with_link_units
 
 ENGINES = tuple(known_rules())
+DATA = Path(__file__).parents[1] / "data"
 SERVING = [name for name, rules in known_rules().items() if not rules.trains]
 
 
@@ -255,6 +255,31 @@ def test_an_engine_makes_of_every_value_what_the_plan_has(seed):
                 _has_the_plans_values(problem, placement, engine)
 
 
+TORCHRUN = {"-m", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port"}
+
+
+def test_options_are_those_of_the_engines_version():
+    """As `tests/data/make_engine_options.py` reads them in the packages' source."""
+    known = json.loads((DATA / "engine_options.json").read_text(encoding="utf-8"))
+    for seed in range(40):
+        problem, plan = _random_load(seed)
+        gpus = tuple(replace(gpu, node=f"n{i % 2}") for i, gpu in enumerate(problem.cluster.gpus))
+        model = replace(problem.model, precision="bf16")
+        load = replace(problem.workload, batch_size=min(256, problem.workload.batch_size))
+        cluster = replace(problem.cluster, gpus=gpus)
+        problem = replace(problem, cluster=cluster, model=model, workload=load)
+        for engine, table in known.items():
+            found = pl.settings(problem, plan, engine)
+            assert found.version == table["version"]
+            # a command and the lines in which it goes on
+            told = "\n".join(re.findall(r"^ *start (?:.*\\\n)*.*$", found.script, re.M))
+            options = {
+                *re.findall(r"(?<=\s)--?[a-zA-Z][\w.-]*", f"{told} {' '.join(found.arguments)}")
+            }
+            options |= {name for name in found.environment if name.endswith("_PARTITION")}
+            assert options - (TORCHRUN if engine == "torchtitan" else {"-m"}) <= {*table["options"]}
+
+
 PROGRAMS = ("vllm", "python3", "torchrun", "trtllm-serve", "llama-server", "ggml-rpc-server")
 STUB = """#!{bash}
 [ "${{0##*/}}" = llama-server ] && sleep 0.3  # servers in the background come first
@@ -281,13 +306,16 @@ def run(tmp_path):
         log = Path(tempfile.mkdtemp(dir=tmp_path))
         (tmp_path / "run.sh").write_text(found.script, encoding="utf-8")
         given = {"MODEL": "my model", "MEGATRON": "/m", "CONFIG": "llama3.llama3_8b"}
-        given |= {"LOG": str(log), "TMPDIR": str(tmp_path), "RUNNER": str(os.getpid())}
+        given |= {
+            "LOG": str(log),
+            "TMPDIR": str(tmp_path),
+            "LOGS": str(tmp_path / "logs"),
+        }
+        given["SKIP"] = "version addresses gpus ports answers"
         environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | given | variables
         command = [bash, str(tmp_path / "run.sh"), *arguments]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=60,
-            # a suite in the background of a script has SIGINT ignored, which bash then cannot trap
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         calls = []
         for each in sorted(log.glob("[!.]*"), key=lambda path: path.stat().st_mtime_ns):
@@ -324,35 +352,6 @@ def test_nothing_in_a_name_is_executed(run, tmp_path, engine, seed):
     done, calls = run(found, "a prompt")
     assert (done.returncode, len(calls)) == (0, 1), done.stderr
     assert not (tmp_path / "done").exists()
-
-
-# It outlives the script, and holds its output, unless it is told to end.
-END = "[ $PPID != $RUNNER ] || exit 9; ( sleep 0.3; kill -{} $PPID ) & exec sleep 70"
-ENDS = (END.format("TERM"), END.format("INT"), "exit 3")
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, 18))]
-)
-def test_nothing_outlives_a_script_however_it_ends(run, tmp_path, engine, seed):
-    """A signal to it, or an engine that fails: then no program, no file, and no status of success is left."""
-    rng = np.random.default_rng([seed, ENGINES.index(engine)])
-    hosts = 1 if known_rules()[engine].one_host else int(rng.integers(1, 4))
-    gpus = int(rng.integers(hosts, 6))
-    nodes = [str(i % hosts) for i in rng.permutation(gpus)]
-    problem = with_link_units(_free(7, gpus, nodes), "tokens")
-    cuts = np.diff([0, *sorted(rng.choice(np.arange(1, 7), gpus - 1, False)), 7]).tolist()
-    plan = pl.Placement.of([(n, (g,)) for g, n in enumerate(cuts)])
-    if engine == "torchtitan":  # with a file on its schedule
-        plan = pl.timeline_of(problem, plan, training=True, schedule="ZBH1", microbatches=6)
-    found, before = pl.settings(problem, plan, engine), set(tmp_path.glob("tmp.*"))
-    host = [str(rng.integers(1, hosts + 1))] if hosts > 1 else ["a prompt"]
-    end = ENDS[(seed + ENGINES.index(engine)) % len(ENDS)]
-    done, _ = run(found, *host, HOSTS=" ".join("abc"[:hosts]), LINGER=end)
-    assert done.returncode == 3 if end == "exit 3" else done.returncode != 0, done.stderr
-    assert set(tmp_path.glob("tmp.*")) == before
 
 
 @pytest.mark.parametrize("prompts", [0, 9, 3, 4])
@@ -522,14 +521,6 @@ def test_ranks_lie_where_random_plans_have_them(run, case):
     if engine == "SGLang":
         assert len({_after(arguments, "--port") for arguments in asked}) == len(asked)
         assert _after(found.arguments, "--pp-max-micro-batch-size") == str(load.batch_size)
-
-
-def test_what_ends_one_start_ends_the_others_of_its_host(run, three):
-    """The status is that of the one that ended."""
-    found = pl.settings(*three, "vLLM")
-    broken = replace(found, script=found.script.replace("vllm serve", "vllm_of_old serve", 1))
-    done, _ = run(broken, "3", HOSTS="x y z", LINGER="sleep 30")
-    assert done.returncode == 127
 
 
 def test_a_script_wants_its_hosts(run, three):
