@@ -195,7 +195,10 @@ SLIPS = {
           "min([max(best[i], sum(costs[i:j]) / v) for i in range(j)] or [float('inf')])")],
         ("max(best[i], sum(costs[i:j]) / v)", "best[i] + sum(costs[i:j]) / v"),
     ),
-    "02.1": ([("any(used)", "used == (*kinds,)")], (" // swaps", "")),
+    "02.1": (
+        [("finished[layers - 1]", "layers / sum(1 / tau for tau in ms)")],
+        ("finished[layers - 1]", "finished[-1]"),
+    ),
     "03.1": ([("d.layers", "2")], (" + v.n[h]", "")),
     "04.2": ([("permutations(stages)", "[stages]")], ("max(times)", "sum(times)")),
     "05.3": ([(" - 1 for", " for")], (" - 1 for", " - 2 for")),
