@@ -322,6 +322,7 @@ def _placement(chosen: Sequence[Allocation]) -> Placement:
 _NO_GAP = 1e-6  # a gap smaller than this is none
 
 _SPELT_OUT = 2  # levels of the tree that have room for the question in words
+_NUMBERED = 4  # levels that have room for bounds; below, only placements have a number
 
 Node = Mapping[str, Any]  # parent (its number, or None), choice, bound, best and fate
 
@@ -363,9 +364,10 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
     for fate, (symbol, colour) in _FATES.items():
         members = [n for n, node in enumerate(nodes) if node["fate"] == fate]
         said = [f"{nodes[n]['bound']:,.0f}" if fate != "infeasible" else "" for n in members]
-        spelt = [
-            f"{plain(asks[n])}?<br>{text}" if n in asks and depth[n] < _SPELT_OUT else f" {text}"
-            for n, text in zip(members, said, strict=True)
+        asked = [f"{plain(asks[n])}?<br>" if n in asks and depth[n] < _SPELT_OUT else " " for n in members]
+        written = [
+            before + text if fate == "placement" or depth[n] < _NUMBERED else ""
+            for n, before, text in zip(members, asked, said, strict=True)
         ]
         led_by = [plain(nodes[n]["choice"]) or "the root" for n in members]
         if members:
@@ -375,7 +377,7 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
                 name=fate,
                 mode="markers+text",
                 marker={"symbol": symbol, "size": 13, "color": colour},
-                text=spelt,
+                text=written,
                 textposition=[_beside(n, nodes[n], x, depth) for n in members],
                 textfont={"size": 11},
                 customdata=list(zip(led_by, said, strict=True)),
@@ -385,7 +387,7 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
     return finish(
         figure,
         f"{len(nodes)} nodes prove that {number(nodes[-1]['best'])} tokens/s is the optimum",
-        "numbers: the node's bound in tokens/s; hover over a node for the choice that led to it",
+        "numbers: bounds in tokens/s; hover over a node for its bound and the choice that led to it",
         height=222 + 62 * lowest,
         x={"visible": False},
         y={"title": "decisions made", "range": [lowest + 0.6, -0.9], "dtick": 1, **BARE},

@@ -70,7 +70,10 @@ def one_network(max_gpus_per_stage: int = 1, counts: Sequence[int] = (3, 4, 4)) 
     """
     problem = three_sites(max_gpus_per_stage)
     memory = {gpu.type: gpu.memory_gb for gpu in problem.cluster.kinds}
-    cluster = Cluster.from_counts(dict(zip(GPUS, counts, strict=True)), memory, ONE_NETWORK)
+    present = {name: count for name, count in zip(GPUS, counts, strict=True) if count}
+    cluster = Cluster.from_counts(
+        present, {name: memory[name] for name in present}, ONE_NETWORK
+    )
     return replace(
         problem,
         cluster=cluster,

@@ -98,7 +98,7 @@ def row_of(asked, problem):
     }
     return {
         **asked,
-        **{name: f"{r.throughput:.6g}" for name, r in rates.items()},
+        **{name: f"{r.throughput:.6g}" if r.placement else "" for name, r in rates.items()},
         "proven": all(r.status in ("optimal", "infeasible") for r in rates.values()),
         **{name: f"{g:.4f}" if g != "" else "" for name, g in gains.items() if "any" not in name},
         "band": f"{max(relative_band(name).share for name in used):.4f}",
