@@ -81,7 +81,11 @@ RESULTS = {
         "[round(best_rate((3, 4, n))[0], 1) for n in range(2, 9)]"
         " == [6023.5, 6023.5, 6321.0, 6340.6, 6692.8, 6692.8, 6826.7]",
         "course.joint_size(problem)['variables'] == 47919253",  # "48 million"
-        "abs(far.throughput - 2048000 / 364.5) < 1e-6 and pl.certificate(far).by == 'links'",
+        "abs((far := solved['T4s behind a slow network']).throughput - 2048000 / 364.5) < 1e-6",
+        "pl.certificate(far).by == 'links' and max(far.placement.gpus) < 7",
+        # four classes, two classes; and the rows for the order prove what the kit proves
+        "[r.size['classes'] for r in solved.values()] == [3, 4, 3, 2] and {r.status for r in solved.values()} == {'optimal'}",
+        "walk(single.throughput, follows) and follows == {0: [0, 1], 1: [0, 1], 2: [2]}",
         # prices do not suffice, whole stages do
         "whole.by == 'whole stages' and whole.most_layers == 79 and abs(whole.rate - 2048000 / 289) < 1e-6",
         "[round(p.throughput / best, 2) for p in curve.points if len(p.placement.gpus) == 6] == [0.83]",
