@@ -86,6 +86,8 @@ RESULTS = {
         # four classes, two classes; and the rows for the order prove what the kit proves
         "[r.size['classes'] for r in solved.values()] == [3, 4, 3, 2] and {r.status for r in solved.values()} == {'optimal'}",
         "walk(single.throughput, follows) and follows == {0: [0, 1], 1: [0, 1], 2: [2]}",
+        # decode: a T4 reads as fast as an L4, and shares nothing
+        "rows[1]['T4, ms'] < rows[1]['L4, ms'] < 0.6 * rows[0]['T4, ms'] and rows[1]['GPUs per stage'] == 1",
         # prices do not suffice, whole stages do
         "whole.by == 'whole stages' and whole.most_layers == 79 and abs(whole.rate - 2048000 / 289) < 1e-6",
         "[round(p.throughput / best, 2) for p in curve.points if len(p.placement.gpus) == 6] == [0.83]",
@@ -94,6 +96,9 @@ RESULTS = {
         "(gpipe.makespan, one_f_one_b.makespan, chunked.makespan, agree) == (33, 33, 28.5, 600)",
         "by_place == {'GPipe': [57] * 4, '1F1B': [51, 53, 55, 57]} and bounds == [48, 51, 54, 57]",
         "(by_message['GPipe'][3], by_message['1F1B'][3], many - few) == (36, 41, 150)",
+        # the stages of 00 in training: "300 to 324 ms", "2% earlier", "a third"
+        "[round(end(stage_ms)) for end in (min, max)] == [300, 324] and 1 < of_00.makespan / least < 1.02",
+        "0.3 < of_00.bubble_fraction < 0.35",
         # what the reader should see in the explorer
         "[by_message[n][-1] - by_message[n][0] for n in ('1F1B', 'GPipe')] == [16, 6]",
         # eager 1F1B: 2(p - r) - 1 forwards before the first backward, and as many held; 1F1B has p - r
