@@ -71,6 +71,11 @@ RESULTS = {
         "len(searches['tight']) < 10 < len(tree) < 60",
         # symmetry switched off: rows in order against none
         "tried[2]['nodes'] < 0.9 * tried[0]['nodes'] and len({round(row['T, ms']) for row in tried}) == 1",
+        # the search of tests/benchmarks/joint_choice.py: 63%, 10%, 3%, 15 problems, 99%
+        "(drawn := __import__('pandas').read_csv(course.__path__[0] + '/../../tests/benchmarks/joint_choice.csv')).shape[0]"
+        " == 2000 and drawn['over_one_gpu'].isna().sum() == 15",
+        "[round(share, 2) for share in ((drawn['over_one_gpu'] < 1e-3).mean(), *((drawn['over_one_gpu'] > k * drawn['band'])"
+        ".mean() for k in (1, 2)), (drawn['over_one_type'] < 1e-3).mean())] == [0.63, 0.1, 0.03, 0.99]",
         # sharing wins at every end of the bands, which are those of the measurements
         "[row['more'] for row in by_band] == ['60%', '60%', '32%', '32%', '60%']",
         "(band := __import__('pipelab.hardware.relative_bands', fromlist=['']).relative_band)",
@@ -115,9 +120,9 @@ RESULTS = {
         # every point of the front is proven, and ZB-H2 is its first one without a bubble
         "(lines['makespan'], lines['span']) == ([27] * 5, [27, 26, 25, 24, 24])",
         "(rule.makespan, other.makespan, in_flight.makespan, in_memory.makespan) == (761, 725, 725, 761)",
-        "abs(uneven['ZBH1'][0]) < 1e-9 and uneven['1F1B'][0] > 20 and uneven['1F1B'][-1] < 15",
+        "abs(uneven['ZB-H1'][0]) < 1e-9 and uneven['1F1B'][0] > 20 and uneven['1F1B'][-1] < 15",
         # "about 2 % at all of them, but single draws far more"
-        "all(1.9 < more < 2.7 for more in uneven['ZBH1'][1:]) and draws == 24",
+        "all(1.9 < more < 2.7 for more in uneven['ZB-H1'][1:]) and draws == 24",
     ],
     "09_real_gpus.ipynb": [
         # "about 1.1 ms", "about 11 ms", and 17 in the table of 00
