@@ -4,7 +4,7 @@ import re
 
 import nbformat
 
-_DRAWS = re.compile(r"pl\.(plot|gantt)\(|course\.plot_")
+_DRAWS = re.compile(r"pl\.(plot|gantt)\(|course\.plot_|px\.(line|bar)\(")
 
 # Statements that must hold in the notebook's own variables once it has run. What its cells compute they also say;
 # these are about numbers that its text has in words, a few for each thing on which they rest: the data, a solver, a
@@ -52,7 +52,7 @@ RESULTS = {
         "[round(TOKENS / r.throughput) for r in (alone, pairs)] == [136, 85]",
     ],
     "04_a_failed_heuristic.ipynb": [
-        "(len(mixes), len(held), over) == (99, 44, 27) and round(max(held), 2) == 2.24 and min(held) > 1 - 1e-9",
+        "(len(mixes), len(ratios), over) == (99, 44, 27) and round(max(ratios), 2) == 2.24 and min(ratios) > 1 - 1e-9",
         "(round(possible[3, 4, 4]), round(predicted[3, 4, 4])) == (6321, 6693)",
         # what 06 counts in four classes
         "round(optimum.throughput) < 0.95 * corrected and len(optimum.placement.gpus) == 5",
@@ -72,15 +72,16 @@ RESULTS = {
         # symmetry switched off: rows in order against none
         "tried[2]['nodes'] < 0.9 * tried[0]['nodes'] and len({round(row['T, ms']) for row in tried}) == 1",
         # the search of tests/benchmarks/joint_choice.py: 63%, 10%, 3%, 15 problems, 99%
-        "(drawn := __import__('pandas').read_csv(course.__path__[0] + '/../../tests/benchmarks/joint_choice.csv')).shape[0]"
-        " == 2000 and drawn['over_one_gpu'].isna().sum() == 15",
-        "[round(share, 2) for share in ((drawn['over_one_gpu'] < 1e-3).mean(), *((drawn['over_one_gpu'] > k * drawn['band'])"
-        ".mean() for k in (1, 2)), (drawn['over_one_type'] < 1e-3).mean())] == [0.63, 0.1, 0.03, 0.99]",
+        "(table := __import__('benchmarks.joint_choice', fromlist=['']).TABLE).exists()",
+        "len(drawn := pd.read_csv(table)) == 2000 and drawn['over_one_gpu'].isna().sum() == 15",
+        "[round((drawn[name] < 1e-3).mean(), 2) for name in ('over_one_gpu', 'over_one_type')] == [0.63, 0.99]",
+        "[round((drawn['over_one_gpu'] > k * drawn['band']).mean(), 2) for k in (1, 2)] == [0.1, 0.03]",
         # sharing wins at every end of the bands, which are those of the measurements
         "[row['more'] for row in by_band] == ['60%', '60%', '32%', '32%', '60%']",
         "(band := __import__('pipelab.hardware.relative_bands', fromlist=['']).relative_band)",
         "[round(band(kind).share, 2) for kind in ('A100-SXM-40', 'T4')] == [0.11, 0.19]",
-        "(many := pl.deploy(fleet(1))).sentence.startswith('8 pipelines') and 1.04 < many.throughput / shared.throughput < 1.06",
+        "(many := pl.deploy(fleet(1))).sentence.startswith('8 pipelines')",
+        "1.04 < many.throughput / shared.throughput < 1.06",
     ],
     "06_taming_the_explosion.ipynb": [
         # the rates that the notebook writes are those of the cost model
@@ -92,7 +93,8 @@ RESULTS = {
         "abs((far := solved['T4s behind a slow network']).throughput - 2048000 / 364.5) < 1e-6",
         "pl.certificate(far).by == 'links' and max(far.placement.gpus) < 7",
         # four classes, two classes; and the rows for the order prove what the kit proves
-        "[r.size['classes'] for r in solved.values()] == [3, 4, 3, 2] and {r.status for r in solved.values()} == {'optimal'}",
+        "[r.size['classes'] for r in solved.values()] == [3, 4, 3, 2]",
+        "{r.status for r in solved.values()} == {'optimal'}",
         "walk(single.throughput, follows) and follows == {0: [0, 1], 1: [0, 1], 2: [2]}",
         # decode: a T4 reads as fast as an L4, and shares nothing
         "rows[1]['T4, ms'] < rows[1]['L4, ms'] < 0.6 * rows[0]['T4, ms'] and rows[1]['GPUs per stage'] == 1",

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from math import comb, factorial, isclose, perm, prod
+from math import comb, isclose, perm
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -199,7 +199,9 @@ def _whole_ms(fleet: Given) -> float:
 def _look_at_fleet(fleet: Given) -> str:
     if len(set(fleet.ms)) == 1:
         return "here all GPUs are identical: how many layers has the one with the most of them?"
-    return "how many whole layers does each GPU finish in some time, and which times need to be tried?"
+    return (
+        "how many whole layers does each GPU finish in some time, and which times need to be tried?"
+    )
 
 
 def _draw_fleet(failure: Failure) -> "Figure":
@@ -234,9 +236,6 @@ EXERCISES: dict[str, Exercise] = {
         half={
             "that cuts between any two layers; the blocks have five layers each": (
                 lambda: float(_distinct(_LAYERS, _KINDS))
-            ),
-            "fewer GPUs can be swapped where some are idle, so no single quotient fits": (
-                lambda: _told_apart(_BLOCKS, sum(_KINDS)) // prod(factorial(n) for n in _KINDS)
             ),
             "those are the placements that use every GPU; GPUs may stay idle": (
                 lambda: _all_used(_BLOCKS, _KINDS)

@@ -1,8 +1,8 @@
 """Where choosing cuts and GPU sets together pays: `python tests/benchmarks/joint_choice.py [PROBLEMS [FILE]]`.
 
 Random problems (2 to 4 types of GPU, model, links, phase, batch, context), each solved three times by the same method,
-in single layers, by the rate of the full pipeline: with one GPU per stage, with up to four of one type, with up to four of any. The table, one row per
-problem with an answer, is `joint_choice.csv`; notebook 05 quotes it.
+in single layers, by the rate of the full pipeline: with one GPU per stage, with up to four of one type, with up to four
+of any. The table, one row per problem with an answer, is `joint_choice.csv`; notebook 05 quotes it.
 """
 
 import csv
@@ -28,6 +28,7 @@ NETWORKS_GBIT = (1, 10, 100)  # between nodes; "sites": 0.1, 1 or 10 for every p
 DECODE_BATCHES = (4, 32, 128)
 IN_FLIGHT = 16  # microbatches whose cache every stage keeps in decode
 GPUS_PER_STAGE = 4
+TABLE = Path(__file__).with_suffix(".csv")
 MOST_NODES = 40  # then a solve is stopped, on every machine at the same point
 
 
@@ -105,7 +106,7 @@ def row_of(asked, problem):
     }
 
 
-def main(problems=2000, file=Path(__file__).with_suffix(".csv")):
+def main(problems=2000, file=TABLE):
     rows = filter(None, (row_of(*random_problem(seed)) for seed in count()))
     with Path(file).open("w", newline="", encoding="utf-8") as out:
         for number, row in enumerate(islice(rows, int(problems))):
