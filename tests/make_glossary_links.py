@@ -35,7 +35,7 @@ def _said(path: Path) -> tuple[tuple[str, str, str], ...]:
         for line in source.split("\n"):
             if found := re.match(r"(#{1,3}) (.*)", line):
                 cell, heading = ("" if found[1] == "#" else here), found[2]
-            if heading != "Where to go" and not re.match(r"# |\*\d+ minutes", line):
+            if not re.match(r"# |\*\d+ minutes", line):
                 said.append((cell, heading, LINK.sub("", line)))
     return tuple(said)
 

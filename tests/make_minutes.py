@@ -30,7 +30,7 @@ HOUR, LECTURE, ROUND = 60, 75, 5  # minutes
 
 HEAD = re.compile(r"^\*\d+ minutes(, in (two|three) sittings: .+?, then \d+)?", re.M)
 WIDGET = re.compile(r"pl\.explore_\w+\(|^@interact", re.M)
-_FIGURE = re.compile(r"pl\.(plot|gantt)\(|course\.(plot|show)_|pl\.certificate\(")
+_FIGURE = re.compile(r"pl\.(plot|gantt)\(|course\.(plot|show)_|pl\.certificate\(|px\.\w+\(")
 _EXERCISE = re.compile(r"^\*\*\d\.\*\* (\*Optional\.\*)?", re.M)
 _OPTIONAL = re.compile(r"## (Optional|Sources)|## .*\n\n\*Optional")
 

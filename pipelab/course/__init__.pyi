@@ -25,15 +25,12 @@ from .n03 import (
     plot_staircase as plot_staircase,
     rows_of_03 as rows_of_03,
 )
-from .n04 import outcome_of_prediction as outcome_of_prediction
-from .n04 import plot_predictions as plot_predictions
 from .n05 import (
     ask_joint as ask_joint,
     plot_choice as plot_choice,
-    plot_closing as plot_closing,
     plot_tree as plot_tree,
 )
-from .n06 import plot_mixes as plot_mixes, plot_prices as plot_prices
+from .n06 import plot_prices as plot_prices
 from .n08 import published_bubbles as published_bubbles
 from .n09 import measured_stages as measured_stages, plot_measured_stages as plot_measured_stages
 from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity

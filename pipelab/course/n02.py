@@ -1,9 +1,8 @@
-"""Notebook 02, Exhaustive search: five GPUs, the rates of all placements, and placements to count."""
+"""Notebook 02, Exhaustive search: five GPUs, the rates of all placements, a bound, and placements to count."""
 
 import random
 from collections.abc import Mapping, Sequence
-from itertools import combinations, pairwise, permutations, product
-from math import comb, factorial, perm, prod
+from math import comb, isclose, perm
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -163,12 +162,6 @@ _KINDS = (3, 4, 4)  # GPUs of `three_sites`, by type
 _LAYERS, _BLOCKS = 80, 16  # and its layers, one by one or in blocks of five
 
 
-def _cuts(layers: int, stages: int) -> list[tuple[int, ...]]:
-    """Sizes of the stages of every cut."""
-    inner = combinations(range(1, layers), stages - 1)
-    return [tuple(b - a for a, b in pairwise((0, *ends, layers))) for ends in inner]
-
-
 def _orders(kinds: Sequence[int], stages: int) -> int:
     """Of so many stages, with identical GPUs not told apart: the first stage's type, then the others."""
     if not stages:
@@ -191,58 +184,58 @@ def _told_apart(layers: int, gpus: int) -> int:
     return sum(comb(layers - 1, s - 1) * perm(gpus, s) for s in range(1, gpus + 1))
 
 
-def _pool(chance: random.Random) -> Given | None:
-    """Layers, and how many GPUs there are of each type."""
-    kinds = [chance.randint(1, 4) for _ in range(chance.randint(1, 4))]
-    return Given(layers=chance.randint(1, 9), kinds=kinds) if sum(kinds) <= 6 else None
+def _fleet(chance: random.Random) -> Given:
+    """Layers, and the milliseconds per layer of every GPU."""
+    ms = [chance.randint(1, 9) for _ in range(chance.randint(1, 5))]
+    return Given(layers=chance.randint(1, 12), ms=ms)
 
 
-def _look_at_pool(given: Given) -> str:
-    if sum(given.kinds) > given.layers:
-        return "here are more GPUs than layers; can all of them be stages?"
-    if max(given.kinds) == 1:
-        return "here no two GPUs are identical, so it is the count of the text; GPUs may stay idle"
-    if len(given.kinds) == 1:
-        return "here all GPUs are identical; only the number of stages and the cut are left"
-    return "fix how many GPUs of each type are used; in how many distinct orders can they stand?"
+def _whole_ms(fleet: Given) -> float:
+    """The least time in which the GPUs together finish all layers, each a whole number of them."""
+    moments = sorted(n * tau for tau in fleet.ms for n in range(1, fleet.layers + 1))
+    return moments[fleet.layers - 1]
 
 
-def _draw_pool(failure: Failure) -> "Figure":
-    """A row per placement that differs in more than identical GPUs."""
-    layers, kinds = failure.given
-    gpus = [kind for kind, n in enumerate(kinds) for _ in range(n)]
-    rows = []
-    for stages in range(1, min(layers, len(gpus)) + 1):
-        for order, cut in product(sorted(set(permutations(gpus, stages))), _cuts(layers, stages)):
-            placed = zip(order, cut, strict=True)
-            rows.append(
-                BlockRow("", [Block(n, colour_of(k), f"{'ABCD'[k]}: {n}") for k, n in placed])
-            )
-    pool = " + ".join(f"{n} {'ABCD'[kind]}" for kind, n in enumerate(kinds))
-    title = f"{counted(layers, 'layer')} on {pool}: {counted(len(rows), 'placement')}"
-    note = "a row: a placement; a block: a stage, its type of GPU and its layers"
-    return plot_rows(rows, title + failure.yours, "layers", note)
+def _look_at_fleet(fleet: Given) -> str:
+    if len(set(fleet.ms)) == 1:
+        return "here all GPUs are identical: how many layers has the one with the most of them?"
+    return (
+        "how many whole layers does each GPU finish in some time, and which times need to be tried?"
+    )
+
+
+def _draw_fleet(failure: Failure) -> "Figure":
+    """What every GPU finishes in the least time."""
+    layers, ms = failure.given.layers, failure.given.ms
+    least = _whole_ms(failure.given)
+    rows = [
+        BlockRow(f"GPU {g}, {tau} ms per layer", [Block(tau, colour_of(g), "")] * int(least // tau))
+        for g, tau in enumerate(ms)
+    ]
+    title = f"{counted(layers, 'layer')} take {least} ms: in less time fewer are finished"
+    note = "a block: a finished layer; dashed: the least time"
+    return plot_rows(rows, title + failure.yours, "ms", note, least)
 
 
 EXERCISES: dict[str, Exercise] = {
     "02.1": Function(
-        signature="distinct(layers, kinds)",
-        inputs=drawn(2, 200, _pool, lambda given: sum(given.kinds) + given.layers),
-        target=lambda given: _distinct(*given),
-        hint=_look_at_pool,
-        picture=_draw_pool,
-        half=lambda given, answer: answer == _all_used(*given),
+        signature="whole_ms(layers, ms)",
+        inputs=drawn(2, 200, _fleet, lambda fleet: fleet.layers + len(fleet.ms)),
+        target=_whole_ms,
+        hint=_look_at_fleet,
+        picture=_draw_fleet,
+        half=lambda fleet, answer: (
+            isclose(answer, fleet.layers / sum(1 / tau for tau in fleet.ms))
+            or answer == _whole_ms(fleet)
+        ),
     ),
     "02.2": Number(
         target=lambda: _distinct(_BLOCKS, _KINDS),
         unit="placements",
-        hint="how many blocks are there, and how many GPUs of each type? Your function counts the rest",
+        hint="how many blocks are there, and how many cuts has an order of so many GPUs?",
         half={
             "that cuts between any two layers; the blocks have five layers each": (
                 lambda: float(_distinct(_LAYERS, _KINDS))
-            ),
-            "fewer GPUs can be swapped where some are idle, so no single quotient fits": (
-                lambda: _told_apart(_BLOCKS, sum(_KINDS)) // prod(factorial(n) for n in _KINDS)
             ),
             "those are the placements that use every GPU; GPUs may stay idle": (
                 lambda: _all_used(_BLOCKS, _KINDS)

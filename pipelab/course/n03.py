@@ -4,7 +4,10 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from itertools import combinations, pairwise, permutations
+from textwrap import fill
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -130,6 +133,7 @@ class ScipAnswer(NamedTuple):
 
 
 _ZERO = 1e-6  # what SCIP takes for 0
+_LOG_WIDTH = 100  # characters, so that no line of the log is broken in mid-word
 
 # The columns of SCIP's log that the notebook reads.
 _COLUMNS = [
@@ -208,7 +212,10 @@ def ask_scip(
     for family in families:
         family(scip, variables, data)
     scip.setObjective(variables.T, "minimize")
-    scip.optimize()
+    with redirect_stdout(StringIO()) as said:
+        scip.optimize()
+    for row in said.getvalue().splitlines():
+        print(fill(row, _LOG_WIDTH, subsequent_indent="    "))
     ms, layers, sends = math.inf, [], {}
     if scip.getNSols():
         ms, whole = scip.getObjVal(), (lambda value: value) if relaxed else round
@@ -226,35 +233,29 @@ def rows_of_03(problem: Problem) -> tuple[Callable[[Any, Any, Any], None], ...]:
     Parameters
     ----------
     problem : Problem
-        With one GPU per stage, embedding and head.
+        With one GPU per stage and identical layers.
 
     Returns
     -------
     tuple of callable
-        Times and neighbours, memory with head and embedding, and places against rings.
+        Times and neighbours, memory, and places against rings.
 
     Examples
     --------
-    >>> from pipelab.course import three_sites
-    >>> round(ask_scip(three_sites(), *rows_of_03(three_sites())).ms)
+    >>> from pipelab.course import one_network
+    >>> round(ask_scip(one_network(), *rows_of_03(one_network())).ms)
     324
     """
-    layer_gb = problem.model.weight_gb(range(1, 2))
-    end_gb = problem.model.weight_gb(range(1)) - layer_gb
-    last = problem.model.layers - 1
-    head = problem.model.work(range(last, last + 1)) - 1
 
-    def ends(scip: Any, v: Any, d: Any) -> None:
+    def memory(scip: Any, v: Any, d: Any) -> None:
         for g in d.G:
-            scip.addCons(d.ms[g] * (v.n[g] + head * v.last[g]) <= v.T)
-            used = layer_gb * v.n[g] + end_gb * (v.first[g] + v.last[g])
-            scip.addCons(used <= d.room_gb[g])
+            scip.addCons(problem.model.layer_weight_gb * v.n[g] <= d.room_gb[g])
 
     def places(scip: Any, v: Any, d: Any) -> None:
         for (g, h), x in v.x.items():
             scip.addCons(v.place[h] >= v.place[g] + 1 - len(d.G) * (1 - x))
 
-    return _chain, ends, places
+    return _chain, memory, places
 
 
 def _chain(scip: Any, v: Any, d: Any) -> None:

@@ -1,4 +1,4 @@
-"""Notebook 04, A failed heuristic: what counts and averages predict, beside what is true."""
+"""Notebook 04, A failed heuristic: what it predicts for four L4, and orders of stages."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -10,125 +10,18 @@ from typing import TYPE_CHECKING, Any, cast
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import (
-    SAME,
     Block,
     BlockRow,
     colour_of,
-    finish,
     plot_rows,
 )
 from pipelab.engine.solving import solve
 from pipelab.fields import given
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, line, new_figure
+from pipelab.figures.theme import NEUTRAL_LIGHT
 from pipelab.problem import Model, Problem
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-
-# The heuristic's predictions as pictures
-
-
-RIGHT, TOO_MUCH, TOO_LITTLE = "right", "too much", "too little"
-
-NOTHING, NO_ROOM = "called infeasible, but is not", "a rate, but the model does not fit"
-
-INFEASIBLE = "infeasible, and said so"
-
-_COLOURS = {
-    RIGHT: TYPE_COLOURS[0],
-    TOO_LITTLE: TYPE_COLOURS[4],
-    TOO_MUCH: TYPE_COLOURS[1],
-    NO_ROOM: WRONG,
-}
-
-
-def outcome_of_prediction(predicted: float | None, possible: float | None) -> str:
-    """How a prediction compares with the truth.
-
-    Parameters
-    ----------
-    predicted, possible : float or None
-        Tokens/s; None: no placement is said to exist, or none does.
-
-    Returns
-    -------
-    str
-        Such as "right" or "too much".
-
-    Examples
-    --------
-    >>> outcome_of_prediction(6692.8, 6321.0), outcome_of_prediction(853.3, None)
-    ('too much', 'a rate, but the model does not fit')
-    """
-    if predicted is None:
-        return INFEASIBLE if possible is None else NOTHING
-    if possible is None:
-        return NO_ROOM
-    if predicted > possible * SAME:
-        return TOO_MUCH
-    return RIGHT if predicted * SAME >= possible else TOO_LITTLE
-
-
-def plot_predictions(
-    mixes: Sequence[str], predicted: Sequence[float | None], possible: Sequence[float | None]
-) -> "Figure":
-    """A point per GPU mix: what is possible to the right, what is predicted upwards, and the diagonal.
-
-    Parameters
-    ----------
-    mixes : sequence of str
-        Names, shown where the mouse rests.
-    predicted : sequence of float or None
-        Tokens/s; mixes without a prediction are left out.
-    possible : sequence of float or None
-        The proven optimum in tokens/s; None where the model does not fit.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        Its title says how many predictions are too high, and by how much the worst.
-
-    Examples
-    --------
-    >>> figure = plot_predictions(["2 L4", "4 T4"], [300.0, 200.0], [200.0, 200.0])
-    >>> figure.layout.title.text.split("<br>")[0]
-    'Too much for 1 of 2 mixes that hold the model, by up to 1.50 times (2 L4)'
-    """
-    points = [
-        (name, p, q) for name, p, q in zip(mixes, predicted, possible, strict=True) if p is not None
-    ]
-    top = 1.06 * max(max(p, q or 0) for _, p, q in points)
-    dashed = {"dash": "dash"}
-    figure = new_figure()
-    figure.add_trace(line("predicted = possible", [0, top], [0, top], BOTTLENECK, 1, dashed))
-    for kind in (RIGHT, TOO_LITTLE, TOO_MUCH, NO_ROOM):
-        mine = [point for point in points if outcome_of_prediction(point[1], point[2]) == kind]
-        look = {"color": _COLOURS[kind], "symbol": "x" if kind == NO_ROOM else "circle"}
-        if mine:
-            figure.add_scatter(
-                x=[q or 0 for *_, q in mine],
-                y=[p for _, p, _ in mine],
-                mode="markers",
-                name=kind,
-                marker={"size": 9, "opacity": 0.85, **look},
-                text=[name for name, *_ in mine],
-                cliponaxis=False,
-                hovertemplate="%{text}: predicted %{y:,.1f}, possible %{x:,.1f}<extra></extra>",
-            )
-    held = [(p / q, name, p, q) for name, p, q in points if q]
-    times, worst, p, q = max(held)
-    figure.add_annotation(x=q, y=p, text=worst, showarrow=False, xanchor="left", xshift=8)
-    over = sum(ratio > SAME for ratio, *_ in held)
-    by = f"by up to {times:.2f} times ({worst})"
-    return finish(
-        figure,
-        f"Too much for {over} of {len(held)} mixes that hold the model, {by}",
-        "above the diagonal: predicted more than any placement yields",
-        height=520,
-        x={"title": "possible (proven), tokens/s", "range": [-0.02 * top, top]},
-        y={"title": "predicted, tokens/s", "range": [0, top]},
-    )
 
 
 # Exercises

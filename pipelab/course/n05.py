@@ -23,7 +23,7 @@ from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures import theme
-from pipelab.figures.theme import TYPE_COLOURS, WRONG, colour_of_types, ink_on, new_figure, plain
+from pipelab.figures.theme import WRONG, colour_of_types, ink_on, new_figure, plain
 from pipelab.hardware.known_models import load_model
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Model, Problem, Workload
@@ -319,9 +319,8 @@ def _placement(chosen: Sequence[Allocation]) -> Placement:
 # Branch and bound as pictures
 
 
-_NO_GAP = 1e-6  # a gap smaller than this is none
-
 _SPELT_OUT = 2  # levels of the tree that have room for the question in words
+_NUMBERED = 4  # levels that have room for bounds; below, only placements have a number
 
 Node = Mapping[str, Any]  # parent (its number, or None), choice, bound, best and fate
 
@@ -363,9 +362,13 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
     for fate, (symbol, colour) in _FATES.items():
         members = [n for n, node in enumerate(nodes) if node["fate"] == fate]
         said = [f"{nodes[n]['bound']:,.0f}" if fate != "infeasible" else "" for n in members]
-        spelt = [
-            f"{plain(asks[n])}?<br>{text}" if n in asks and depth[n] < _SPELT_OUT else f" {text}"
-            for n, text in zip(members, said, strict=True)
+        asked = [
+            f"{plain(asks[n])}?<br>" if n in asks and depth[n] < _SPELT_OUT else " "
+            for n in members
+        ]
+        written = [
+            before + text if fate == "placement" or depth[n] < _NUMBERED else ""
+            for n, before, text in zip(members, asked, said, strict=True)
         ]
         led_by = [plain(nodes[n]["choice"]) or "the root" for n in members]
         if members:
@@ -375,7 +378,7 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
                 name=fate,
                 mode="markers+text",
                 marker={"symbol": symbol, "size": 13, "color": colour},
-                text=spelt,
+                text=written,
                 textposition=[_beside(n, nodes[n], x, depth) for n in members],
                 textfont={"size": 11},
                 customdata=list(zip(led_by, said, strict=True)),
@@ -385,7 +388,7 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
     return finish(
         figure,
         f"{len(nodes)} nodes prove that {number(nodes[-1]['best'])} tokens/s is the optimum",
-        "numbers: the node's bound in tokens/s; hover over a node for the choice that led to it",
+        "numbers: bounds in tokens/s; hover over a node for its bound and the choice that led to it",
         height=222 + 62 * lowest,
         x={"visible": False},
         y={"title": "decisions made", "range": [lowest + 0.6, -0.9], "dtick": 1, **BARE},
@@ -417,65 +420,7 @@ def _lay_out(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
     return x, depth
 
 
-def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "Figure":
-    """Bound and incumbent of several searches, node by node.
-
-    Parameters
-    ----------
-    searches : mapping of name to nodes
-        As `plot_tree` takes them, of searches that take the node of the highest bound first.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        In tokens/s, on a logarithmic axis; solid lines are incumbents, dashed ones bounds.
-    """
-    figure, said = new_figure(), []
-    for (label, nodes), colour in zip(searches.items(), TYPE_COLOURS, strict=False):
-        name, best = plain(label), nodes[-1]["best"]
-        # The node of the highest bound is next, so nothing that is left exceeds its parent's bound.
-        bounds = [nodes[node["parent"] or 0]["bound"] for node in nodes[1:]] + [_open_bound(nodes)]
-        found = [node["best"] or None for node in nodes]
-        for values, what, dash in ((bounds, "bound", "dash"), (found, "incumbent", "solid")):
-            hover = f"after %{{x}} nodes: %{{y:,.1f}} tokens/s<extra>{name}, {what}</extra>"
-            solved, look = list(range(1, len(nodes) + 1)), {"dash": dash, "shape": "hv"}
-            figure.add_trace(
-                theme.line(f"{name}: {what}", solved, values, colour, 3, look, hovertemplate=hover)
-            )
-        gap = bounds[-1] / best - 1
-        state = f"open by {gap:.0%}" if gap > _NO_GAP else "proven"
-        said.append(f"{name}: {state} after {len(nodes)} nodes")
-    most = max(map(len, searches.values()))
-    return finish(
-        figure,
-        f"Bound and placement meet – {'; '.join(said)}",
-        "dashed: the bound; solid: the best placement so far (the incumbent)",
-        height=400,
-        x={"title": "nodes solved", "range": [0, 1.04 * most + 1]},
-        y={
-            "title": "tokens/s (log scale)",
-            "type": "log",
-            "tickvals": [2000, 3000, 4000, 5000, 7000, 10000, 15000],
-            "tickformat": ",",
-        },
-    )
-
-
-def _open_bound(nodes: Sequence[Node]) -> float:
-    """What the best placement may still be: the highest bound of a node that is not done."""
-    best, children = nodes[-1]["best"], Counter(node["parent"] for node in nodes)
-    left = [
-        node["bound"]
-        for n, node in enumerate(nodes)
-        if node["fate"] == "branched" and children[n] < len(("yes", "no"))
-    ]
-    return max([best, *left])
-
-
 # Exercises
-
-
-_MARGIN = 1.1  # the author's code: M of an unused connection is this times the fastest link
 
 
 def _optimum(**changes: Any) -> float:
@@ -485,18 +430,6 @@ def _optimum(**changes: Any) -> float:
 def _link_as_slow_as(rate: float) -> float:
     """Gb/s of a link with this many tokens/s."""
     return 8 * rate / given(seven_gpus().link_throughput(1.0))
-
-
-def _slowdown(margin: float, optimum: float) -> float:
-    """By what factor links are slower once margin × the fastest of them falls below the optimum."""
-    problem = seven_gpus()
-    fastest = problem.link_throughput(problem.cluster.bandwidth_between(0, 1))
-    return margin * float(fastest) / optimum
-
-
-def _without_links() -> float:
-    """The optimum when all links are too slow to be used."""
-    return _optimum(gbps=(1e-3, 1e-3, 1e-3))
 
 
 class Case(Given):
@@ -632,23 +565,7 @@ EXERCISES: dict[str, Exercise] = {
         },
         rel=1e-3,
     ),
-    "05.2": Number(
-        target=lambda: _slowdown(_MARGIN, _without_links()),
-        hint="with links that slow, which placement is best, and which links does it use?",
-        half={
-            "that M is max ν; theirs is 1.1 times as large": (
-                lambda: _slowdown(1.0, _without_links())
-            ),
-            "you divide by today's optimum; with slower links the best placement is another": (
-                lambda: _slowdown(_MARGIN, _optimum())
-            ),
-            "upside down: slowing the links down divides max ν": (
-                lambda: 1 / _slowdown(_MARGIN, _without_links())
-            ),
-        },
-        rel=1e-3,
-    ),
-    "05.3": Function(
+    "05.2": Function(
         signature="linked(z, e, connections)",
         inputs=drawn(2, 40, _case, _size),
         target=_best_rate,

@@ -17,7 +17,6 @@ from pipelab.course.pictures import (
     SAME,
     Block,
     BlockRow,
-    bars_of,
     colour_of,
     finish,
     plot_rows,
@@ -26,8 +25,6 @@ from pipelab.display import counted, number
 from pipelab.engine.solving import solve
 from pipelab.figures.theme import (
     BOTTLENECK,
-    NEUTRAL_LIGHT,
-    TYPE_COLOURS,
     WRONG,
     colour_of_types,
     ink_on,
@@ -70,7 +67,8 @@ def one_network(max_gpus_per_stage: int = 1, counts: Sequence[int] = (3, 4, 4)) 
     """
     problem = three_sites(max_gpus_per_stage)
     memory = {gpu.type: gpu.memory_gb for gpu in problem.cluster.kinds}
-    cluster = Cluster.from_counts(dict(zip(GPUS, counts, strict=True)), memory, ONE_NETWORK)
+    present = {name: count for name, count in zip(GPUS, counts, strict=True) if count}
+    cluster = Cluster.from_counts(present, {name: memory[name] for name in present}, ONE_NETWORK)
     return replace(
         problem,
         cluster=cluster,
@@ -80,63 +78,6 @@ def one_network(max_gpus_per_stage: int = 1, counts: Sequence[int] = (3, 4, 4)) 
 
 
 # Counting in pictures
-
-
-USED = TYPE_COLOURS[0]
-
-
-def plot_mixes(
-    problem: Problem,
-    rate: float,
-    most: Mapping[tuple[int, ...], int],
-    stages: list[tuple[int, ...]] | None,
-) -> "Figure":
-    """A bar per mix of GPUs: how many layers such a stage can hold at a rate.
-
-    Parameters
-    ----------
-    problem : Problem
-        Whose GPUs and layers these are.
-    rate : float
-        In tokens/s.
-    most : dict of mix to int
-        Layers; a mix is a tuple of indices into `problem.cluster.kinds`.
-    stages : list of mix, or None
-        Those that are used; None if no choice of stages holds all layers.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        In layers; the mixes that are used are blue.
-
-    Examples
-    --------
-    >>> from pipelab.course import three_sites
-    >>> plot_mixes(three_sites(), 8000, {(0,): 14, (1,): 3, (2,): 2}, None).layout.title.text
-    'At 8,000 tokens/s, no choice of stages holds all 80 layers'
-    """
-    used = [(stages or []).count(mix) for mix in most]
-    held = sum(n * h for n, h in zip(used, most.values(), strict=True))
-    fits = f"{sum(used)} stages can hold {held:,} layers; the model has {problem.model.layers:,}"
-    none = f"no choice of stages holds all {problem.model.layers:,} layers"
-    figure = bars_of(
-        [" + ".join(_short(problem.cluster.kinds[k].type) for k in mix) for mix in most],
-        list(most.values()),
-        [
-            f"<b>{h} × {counted(n, 'stage')}</b>" if n else f"{h}"
-            for n, h in zip(used, most.values(), strict=True)
-        ],
-        marker={"color": [USED if n else NEUTRAL_LIGHT for n in used]},
-    )
-    return finish(
-        figure,
-        f"At {number(rate)} tokens/s, {none if stages is None else fits}",
-        height=120 + 28 * len(most),
-        x={
-            "title": "layers that one such stage can hold",
-            "range": [0, 1.2 * max(1, *most.values())],
-        },
-    )
 
 
 def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best: float) -> "Figure":

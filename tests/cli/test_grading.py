@@ -149,7 +149,7 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
             [1],
             10**5000,
         ],
-        "02.1": [lambda layers, kinds: sum(kinds), lambda layers, kinds: None, 3],
+        "02.1": [lambda layers, ms: sum(ms), lambda layers, ms: None, 3],
         "07.2": [pl.schedule("1F1B", 4, 8), pl.schedule("GPipe", 4, 8), 5],
         "14.2": [lambda costs, stages: [len(costs)], lambda *_: 1 / 0],
     }

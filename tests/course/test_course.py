@@ -20,7 +20,7 @@ from pipelab.files.bundled_folders import notebooks_dir
 COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 
-# Every notebook has these, in this order; 00 puts "Where to go" between the last ones.
+# Every notebook has these, in this order.
 HEADINGS = ["Change it", "Where it fails", "Exercises", "Takeaways", "Sources"]
 
 

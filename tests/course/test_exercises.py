@@ -53,7 +53,7 @@ def test_a_hint_of_a_function_names_the_smallest_input_that_it_is_about():
 
 def test_what_is_not_attempted_and_what_is_none():
     """None is an answer in 04.1: the heuristic names no placement there."""
-    for name, value in (("04.1", ...), ("00.1", ...), ("00.1", None), ("05.3", None)):
+    for name, value in (("04.1", ...), ("00.1", ...), ("00.1", None), ("05.2", None)):
         said = f'exercise {name}: not attempted yet; course.hint("{name}") gives a hint'
         assert str(pl.course.check(name, value)) == said
     said = str(pl.course.check("04.1", None))
@@ -138,19 +138,14 @@ def test_no_target_is_typed_in():
 
 
 @pytest.mark.slow
-def test_links_slower_than_the_answer_are_of_no_use_and_break_their_m():
-    """05.1 and 05.2 compute their answers by a short cut; solving on both sides of it agrees."""
-    gbps, factor = EXERCISES["05.1"].target(), EXERCISES["05.2"].target()
+def test_links_slower_than_the_answer_are_of_no_use():
+    """05.1 computes its answer by a short cut; solving on both sides of it agrees."""
+    gbps = EXERCISES["05.1"].target()
     used = [
         len(pl.solve(pl.course.seven_gpus(gbps=(10, share * gbps, 0.1))).placement)
         for share in (1.001, 0.999)
     ]
     assert used == [3, 2]
-    problem = pl.course.seven_gpus()
-    margin = 1.1 * problem.link_throughput(problem.cluster.bandwidth_between(0, 1))
-    for share, breaks in ((0.999, False), (1.001, True)):
-        slower = replace(problem, cluster=problem.cluster.scaled_bandwidth(1 / (share * factor)))
-        assert (margin / (share * factor) < pl.solve(slower).throughput) == breaks
 
 
 @pytest.mark.slow
@@ -195,10 +190,13 @@ SLIPS = {
           "min([max(best[i], sum(costs[i:j]) / v) for i in range(j)] or [float('inf')])")],
         ("max(best[i], sum(costs[i:j]) / v)", "best[i] + sum(costs[i:j]) / v"),
     ),
-    "02.1": ([("any(used)", "used == (*kinds,)")], (" // swaps", "")),
+    "02.1": (
+        [("finished[layers - 1]", "layers / sum(1 / tau for tau in ms)")],
+        ("finished[layers - 1]", "finished[-1]"),
+    ),
     "03.1": ([("d.layers", "2")], (" + v.n[h]", "")),
     "04.2": ([("permutations(stages)", "[stages]")], ("max(times)", "sum(times)")),
-    "05.3": ([(" - 1 for", " for")], (" - 1 for", " - 2 for")),
+    "05.2": ([(" - 1 for", " for")], (" - 1 for", " - 2 for")),
     "06.1": (
         [("min(prices) >= 0 and ", ""), ("total < layers", "total <= layers")],
         ("covered and ", ""),

@@ -106,13 +106,6 @@ def test_an_answers_title_names_its_first_fault(ms, layers, links, says):
     assert says in course.plot_answer(THREE_SITES, ms, layers, links).layout.title.text
 
 
-def test_the_last_bit_of_a_rate_is_no_error():
-    outcome = course.outcome_of_prediction
-    assert outcome(100 * (1 + 1e-12), 100) == outcome(100, 100 * (1 + 1e-12)) == "right"
-    assert outcome(None, None) == "infeasible, and said so"
-    assert outcome(None, 100) == "called infeasible, but is not"
-
-
 def test_a_rate_that_differs_in_its_last_bit_is_marked_with_its_equal():
     figure = course.plot_rates([100, 200, 400], {"a": 200, "b": 200 * (1 + 1e-12), "c": 400})
     marks = ["<b>a and b</b> 200 beats 33%", "<b>best and c</b> 400 beats 67%"]
