@@ -136,11 +136,13 @@ RESULTS = {
         "[*(added['gain_tokens_per_s'] / added['dual_price_tokens_per_s']).round(2)] == [1.0, 0.78, 0.79]",
         "[row['pipelines'] for row in gains] == [3, 4, 2, 1] and gains[3]['more'] == '0.0%'",
         # "At a batch of 16 vLLM's rules cost 5%", "within 7% of each other"
-        "round(lost['vLLM'][0], 2) == 0.05 and lost['vLLM'][1] < 0.001 and max(free for _, free in lost.values()) < 0.07",
+        "round(lost['vLLM'][0], 2) == 0.05 and lost['vLLM'][1] < 0.001",
+        "max(share for _, share in lost.values()) < 0.07",
         "(len(mixes), len(asked), len(pipelines)) == (14, 392, 247)",
         # "one H100 and one A10", which a few percent change
         "usd == 3.74 and in_words(chosen) == '1 × (1 H100 + 1 A10)' and (cheaper, dearer) == (3, -11)",
-        "isclose(robust.usd_per_hour, usd) and (robust.count, by_kit.count) == (1, 2) and round(by_kit.throughput) == 5227",
+        "isclose(robust.usd_per_hour, usd) and (robust.count, by_kit.count) == (1, 2)",
+        "round(by_kit.throughput) == 5227",
         # "three A100s … cost 3% more", with the A100 5% cheaper or the H100 5% dearer
         "(three := 3 * price['A100-SXM-40']) / usd < 1.04",
         "isclose(fewest(5000, 50, rates_of_hire | {'H100-SXM': 1.05 * 2.99})[0], three)",
@@ -184,7 +186,7 @@ RESULTS = {
     ],
     "15_a_pipeline_that_runs.ipynb": [
         "{n: r.simulated.makespan for n, r in runs.items()} == {'GPipe': 660, '1F1B': 660, 'ZB-H1': 540}",
-        "all(0 < r.excess < 0.5 and r.transit > 0 and r.startup > 0 for r in runs.values())",
+        "all(0 < r.excess and r.transit > 0 and r.startup > 0 for r in runs.values())",
         # "on rank 0 … 1,020 ms, against 1,140 on rank 3", "GPipe loses 80 ms, 1F1B far more"
         "(stages := lambda r: [40 if rank == r else 20 for rank in range(4)])",
         "[pl.simulate(slow.measured.schedule, pl.StageCosts(*[stages(r)] * 3)).makespan for r in (0, 2, 3)]"

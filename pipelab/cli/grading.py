@@ -185,12 +185,12 @@ def _checks(path: Path, source: str) -> Iterator[tuple[str, str]]:
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             name, value = node.args
             if called == "check" and isinstance(name, ast.Constant):
-                answer = ast.get_source_segment(plain, value) or ""
-                if (now := exercise_of(answer)) not in ("", name.value):
+                number, answer = str(name.value), ast.get_source_segment(plain, value) or ""
+                if (now := exercise_of(answer)) not in ("", number):
                     expected = f"expected a copy of today's notebook {group_of(now)}"
-                    raise InvalidData(f"{path}: {answer} was {name.value} and is {now} now; {expected}")
-                if name.value in EXERCISES:
-                    expressions[str(name.value)] = answer
+                    raise InvalidData(f"{path}: {answer} was {number} and is {now} now; {expected}")
+                if number in EXERCISES:
+                    expressions[number] = answer
     yield from expressions.items()
 
 

@@ -15,8 +15,8 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 from make_solutions import solution
+from nbformat.v4 import new_code_cell, new_notebook
 from typer.testing import CliRunner
 
 import pipelab as pl

@@ -336,11 +336,6 @@ def magic_formulas() -> object:
     )
 
 
-def uniform_links() -> object:
-    matrix = tiny().cluster.bandwidth_matrix()
-    return average_link(tiny()), float(tiny().link_throughput(matrix[matrix > 0].min()))
-
-
 def fungible_gpus() -> object:
     # two are needed; the fastest has slow links
     links = {("A100", "V100"): 12, ("A100", "L20"): 12, ("V100", "L20"): 400}
@@ -400,8 +395,7 @@ def connection_rows() -> object:
 
 
 def linear_throughput() -> object:
-    bound = once(joint_lp_bound, tiny(), "written", "as_written")
-    return bound, given(joint(tiny()).throughput)
+    return once(joint_lp_bound, tiny(), "written", "as_written"), joint(tiny()).throughput
 
 
 def big_m() -> object:
@@ -511,10 +505,6 @@ def named_gpus() -> object:
     return tuple(tuple(round(given(r), 9) for r in rates) for rates in (named, counted))
 
 
-def nothing() -> None:
-    """Nothing to compute."""
-
-
 def linear_is_better() -> object:
     settings = [once(author_settings, name) for name in cases()]
     gaps = [found["gap"] for found in settings if "gap" in found]
@@ -580,21 +570,6 @@ def exact_bottleneck() -> object:
         equal = same(answer.details["solver_objective"], recomputed, within=1e-5)
         found.append((problem.name, equal))
     return tried(found)
-
-
-def original_optimality() -> object:
-    by_program = once(solve, case("medium"), "single_gpu", segments="as_run")
-    return by_program.throughput, optimum("medium")
-
-
-def scalability() -> object:
-    heuristics = heuristic(case("demo", 3)).size
-    return original("all")["variables"], heuristics["variables"], size("medium", 2)["variables"]
-
-
-def hybrid_parallelism() -> object:
-    stages = given(best("medium", 2).placement).stages
-    return sum(len(stage.gpus) > 1 for stage in stages), 1
 
 
 def remaining_challenge() -> object:
