@@ -26,7 +26,7 @@ PICTURES = {
     "05_joint_ilp": "Branch and bound",
     "07_pipeline_schedules": "1F1B saves memory",
     "09_real_gpus": "Predicted against measured",
-    "10_from_placement_to_timeline": "Memory for all of them",
+    "10_in_flight": "Memory for all of them",
 }
 
 # Explorers whose answers are computed when the site is built; the start page links to them.

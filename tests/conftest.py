@@ -47,7 +47,7 @@ WAITS = {"installed", "computed"}  # fixtures: a wheel, built and unpacked; ever
 SLOW_EXAMPLES = {  # in docstrings, where no marker can stand
     "pipelab.course.n03.rows_of_03",
     "pipelab.course.n09.plot_sensitivity",
-    "pipelab.course.n16.helix_flow",
+    "pipelab.course.n17.helix_flow",
     "pipelab.course.n13.author_results",
     "pipelab.engine.speed_scenarios.sensitivity",
     "pipelab.hardware.relative_bands.relative_band",

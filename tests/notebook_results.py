@@ -135,10 +135,17 @@ RESULTS = {
         "[row['ways cut, chosen'] for row in ways] == [4, 4, 2, 1, 1]",
         "len(flips) == 5 and len(found.scenarios) == 14 and 0.14 < found.worst.loss < 0.15",
     ],
-    "10_from_placement_to_timeline.ipynb": [
+    "10_in_flight.ipynb": [
         "by_size[0]['tokens/s'] < by_size[1]['tokens/s'] < by_size[2]['tokens/s'] > by_size[3]['tokens/s']",
-        "waits[0]['s per token'] < 0.5 * waits[-1]['s per token']",
-        "0.3 < share < 0.8 and [row['in flight, mixed'] for row in phases] == [18, 20]",
+        "waits[0]['s per token'] < 0.5 * waits[-1]['s per token'] and round(found.throughput) == 678",
+        # "vLLM's own best plan loses little", "some 400 are to be expected"
+        "by_filling['vLLM, its best plan'] > 0.9 * found.throughput and 350 < share * found.throughput < 450",
+        "0.2 < by_filling['that plan, dynamic: all sequences in one batch'] / found.throughput < 0.3",
+        # "58%" and "within 7%" of the measured pipelines
+        "round(share, 2) == 0.58 and runs['rate_error'].abs().median() < 0.07",
+    ],
+    "11_requests_and_queues.ipynb": [
+        "0.3 < share < 0.8 and [row['in flight, mixed'] for row in phases] == [18, 20] and (m, len(plan)) == (20, 22)",
         # mixing brings about 60 on either placement, and the placement about 50 either way
         "[round(row['mixed'] - row['in turns'], -1) for row in phases] == [60, 60]",
         "[round(ms) for ms in longest.values()] == [15, 278, 24] and 4 < late_90 / mean_90 < 5",
@@ -149,49 +156,69 @@ RESULTS = {
         # "TTFT breaks between 90 and 95%"
         "(ttft := [row['TTFT 50%, s'] for row in by_load])[2] < 1.25 * ttft[0] and ttft[3] > 1.7 * ttft[0]",
         "0.9 < kept[144] < 0.95 and 3 * kept[2064] < kept[512] < kept[256] < kept[144]",
-        # "more than ten times as long as one that only writes", "58%"
+        # "more than ten times as long as one that only writes"
         "pl.timeline_of(with_load(pl.Workload(2048, 1), 1), mixed).latency_s"
         " > 10 * pl.timeline_of(with_load(decode, 1), mixed).latency_s",
-        "'58%' in pl.hardware.expected_rate(problem, pl.evaluate(problem, plan)).sentence",
-    ],
-    "11_deployments.ipynb": [
-        "one.status == best.status == 'optimal' and 1.3 < best.throughput / one.throughput < 1.32",
-        # "all GPUs together cost 17% more than the optimum"
-        "round(sum(n * best.details['dual_prices'][kind] for kind, n in have.items()) / best.throughput, 2) == 1.17",
-        "[(len(p.placement), p.workload.batch_size) for p in best.pipelines] == [(7, 48), (1, 80), (3, 48)]",
-        "[*(added['gain_tokens_per_s'] / added['dual_price_tokens_per_s']).round(2)] == [1.0, 0.78, 0.79]",
-        "[row['pipelines'] for row in gains] == [3, 4, 2, 1] and gains[3]['more'] == '0.0%'",
-        # vLLM and SGLang as fast as synchronous pipelines, TensorRT-LLM on one host, the others one batch at a time
-        "len(started['vLLM'].placement) == started['vLLM'].in_flight == 7"
-        " and isclose(started['vLLM'].throughput, started['SGLang'].throughput)",
-        "[sizes_of(started[e]) for e in ('TensorRT-LLM', 'llama.cpp', 'transformers')] == ['1, 1, 1, 1', '4', '4']",
         # two pools are ahead under strict limits, behind under lax ones
         "all(d.status == 'optimal' for row in within.values() for d in row) and max(ahead) < min(behind)",
     ],
-    "12_training.ipynb": [
+    "12_deployments_and_rent.ipynb": [
+        "one.status == best.status == 'optimal' and 1.3 < best.throughput / one.throughput < 1.32",
+        "[(len(p.placement), p.workload.batch_size) for p in best.pipelines] == [(7, 48), (1, 80), (3, 48)]",
+        "[*(added['gain_tokens_per_s'] / added['dual_price_tokens_per_s']).round(2)] == [1.0, 0.78, 0.79]",
+        "[row['pipelines'] for row in gains] == [3, 4, 2, 1] and gains[3]['more'] == '0.0%'",
+        # "At a batch of 16 vLLM's rules cost 5%", "within 7% of each other"
+        "round(lost['vLLM'][0], 2) == 0.05 and lost['vLLM'][1] < 0.001",
+        "max(share for _, share in lost.values()) < 0.07",
+        "(len(mixes), len(asked), len(pipelines)) == (14, 392, 247)",
+        # "one H100 and one A10", which a few percent change
+        "usd == 3.74 and in_words(chosen) == '1 × (1 H100 + 1 A10)' and (cheaper, dearer) == (3, -11)",
+        "isclose(robust.usd_per_hour, usd) and (robust.count, by_kit.count) == (1, 2)",
+        "round(by_kit.throughput) == 5227",
+        # "three A100s … cost 3% more", with the A100 5% cheaper or the H100 5% dearer
+        "(three := 3 * price['A100-SXM-40']) / usd < 1.04",
+        "isclose(fewest(5000, 50, rates_of_hire | {'H100-SXM': 1.05 * 2.99})[0], three)",
+        "isclose(fewest(5000, 50, rates_of_hire | {'A100-SXM-40': 0.95 * 1.29})[0], 0.95 * three)",
+        "(in_machines(5000, 15), round(in_machines(5000, 50), 2)) == (8 * price['H100-SXM'], 3.87)",
+    ],
+    "13_reproducing_the_write_up.ipynb": [
+        # "420 connections", "four fifths of the variables", "9.9 billion"
+        "both['tiny, ~1,041'] == {'z and τ': 200, 'e and ρ': 840, 'all, with t': 1041}",
+        "round(both['demo, ~690K']['all, with t'] / 1e8) == 99 and both['demo, ~690K']['z and τ'] == 690930",
+        # by hand 95 and 151 GB
+        "[round(x) for x in later['needs_gb'][[0, 4]]] == [96, 151] and not later['fits'][[0, 2, 4, 6]].any()",
+        "units == {'transfers': 100, 'tokens': 211.52} and 2.9 < alone.throughput / balanced.throughput < 3.1",
+        # "287 tokens/s at most"
+        "round(demo.costs.gpu_throughput('A10', replace(demo.workload, sequence_length=1), 100, 14)) == 287",
+        "(len(panics), len(equal_layers), first_panic[:2]) == (348, 840, ([1, 2], 2))",
+        "[order for order, row in failures.items() if not any(row.values())] == ['scheduler, GPipe', 'boostr, 1F1B']",
+        "failures['scheduler, 1F1B'] == {'later': None, 'holds more': (1, 2)}",
+        # the programs' share of what does not hold is the larger
+        "min(held_by[n] / len(shares[n]) for n in ('pmetal', 'scheduler', 'boostr')) > held_by['write-up'] / 51",
+    ],
+    "14_training.ipynb": [
         # "145 GB", "1.79 TFLOP", "2,368 TFLOP", "923 TFLOP/s", "2.6 s"
         "round(sum(state.values())) == 145 and f'{G / 1e12:.2f}' == '1.79' and round(products / 1e6) == 218",
         "round(6e-12 * llama.parameters() * m * s) == 2368 and round(peak) == 923 and f'{2368 / peak:.1f}' == '2.6'",
-        "0.3 < seconds['all stages'] / seconds['nothing'] - 1 < 0.4",
+        "0.3 < seconds_of['all stages'] / seconds_of['nothing'] - 1 < 0.4 and step.shortfall.count('needs') == 1",
         "[f'{x:.2f}' for x in first['measured']] == ['3.15', '3.79', '2.83'] and len(layers) == 24",
-        # "about once, and not four times"
-        "0.5 < min(moves) and max(moves) < 1.1 and max(moves) < 0.3 * megatron.activation_moves",
+        "(f'{held_out.median():.0%}', f'{held_out.max():.0%}') == ('4%', '13%')",
         # "At 8,192 both A40s do … From 12,288 on the last A40 does not fit even with full recomputation"
         "(at := lambda tokens, how: pl.timeline_of(replace(problem, workload=replace(load, sequence_length=tokens)),"
         " even, recompute=how).shortfall.count('needs'))",
         "(at(2048, 'none'), at(8192, 'none'), at(8192, 'full'), at(12288, 'full')) == (0, 2, 0, 1)",
-    ],
-    "13_reproducing_the_write_up.ipynb": [
-        # four of the six wrong numbers stand in one section, as the text says
-        "sum(ledger.only('wrong').data['section'] == 'write-up: problem') == 4",
-        "[w for w, number in counted.items() if number == 345465] == [2.0]",
-        # "half a printed digit", "cut off"; by hand 95 and 151 GB
-        "[round(x) for x in later['needs_gb'][[0, 4]]] == [96, 151] and not later['fits'][[0, 2, 4, 6]].any()",
-        "abs(yields(2, 1, 2) / yields(2, 1, 1) - 1.644) < 1e-3 and units == {'transfers': 100, 'tokens': 211.52}",
+        # "as much work as two or three layers"; a tie of two or three, whose order is turned by what is assumed
+        "2 < head / alone < 3.5 and 2 <= len(tied) <= 4",
+        "len({str(winners[name]) for name in ('as above', 'all-reduces reach 90%', '80% of the gradients hidden')}) > 1"
+        " or len(tied) > 1",
+        # with one card the best stages are whole nodes
+        "(w := winners['one card per node'])[0] * w[1] == 8 and len(w[2]) == 4",
+        # "over 60%", "(32 to 56%)"
+        "table[0]['MFU'] > '60%' and f\"{whole['mfu'].min():.0%} {whole['mfu'].max():.0%}\" == '32% 56%'",
     ],
     "15_a_pipeline_that_runs.ipynb": [
         "{n: r.simulated.makespan for n, r in runs.items()} == {'GPipe': 660, '1F1B': 660, 'ZB-H1': 540}",
-        "all(0 < r.excess < 0.5 and r.transit > 0 and r.startup > 0 for r in runs.values())",
+        "all(0 < r.excess and r.transit > 0 and r.startup > 0 for r in runs.values())",
         # "on rank 0 … 1,020 ms, against 1,140 on rank 3", "GPipe loses 80 ms, 1F1B far more"
         "(stages := lambda r: [40 if rank == r else 20 for rank in range(4)])",
         "[pl.simulate(slow.measured.schedule, pl.StageCosts(*[stages(r)] * 3)).makespan for r in (0, 2, 3)]"
@@ -199,32 +226,10 @@ RESULTS = {
         "[linked[n].simulated.makespan - runs[n].simulated.makespan for n in LATE] == [40, 160, 120]",
         # in the text, the table and the figure's title
         "[round(predicted(*of).throughput) for of in (('synchronous', 3), ('dynamic', 12))] == [109, 60]",
-        "first['synchronous'].batch.max() == 3 and first['dynamic'].batch.tail(12).min() > 3",
+        "middle['synchronous'].batch.max() == 3 and middle['dynamic'].batch.tail(12).min() > 3",
         "loops[1]['measured, tokens/s'] < loops[0]['measured, tokens/s']",
     ],
-    "16_flows.ipynb": [
-        # an L4 with two layers, by both profiles
-        "(round(hetero.rates['L4'][2]), round(single.rates['L4'][2])) == (4239, 3626)",
-        "all(of.reported_bound > 20 * of.reported for of in clusters) and round(single.reported_bound) == 78062",
-        "{one.status for one in in_one} == {'optimal'} and round(in_one[1].throughput) == 903",
-        "0.74 < in_one[1].throughput / geo.reported < 0.76",
-        "best_hetero.throughput > 5970 and best_hetero.bound < 6060 and best_hetero.gap < 0.015",
-        # the certificate: 80 for all nodes, and what shares a layer pays more than 1
-        "prices == {'A100': 8, 'L4': 3, 'T4': 2} and sum(prices[m] for m in geo.machines) == geo.layers == 80",
-        "1.02 < flow.throughput / pipeline.throughput < 1.05 and 0.08 < flow.gap < 0.2",
-        "across.throughput > 1.3 * apart.throughput and apart.count == few.count == 3",
-    ],
-    "17_what_to_rent.ipynb": [
-        "(len(mixes), len(asked), len(fitting)) == (14, 392, 247)",
-        # "an A100 with 64 sequences a round takes 36 ms, with 16 it takes 19 ms"; three times as many on an H100
-        "[round(alone[(alone['A100-SXM-40'] == 1) & (alone['batch'] == b)]['wait_ms'].item()) for b in (64, 16)]"
-        " == [36, 19] and [most_at_once[as_mix[t]] for t in ('H100', 'A100', 'A10')] == [192, 64, 16]",
-        # all that is rented is one pipeline of two types; pl.deploy finds none cheaper without a promise
-        "usd == 3.74 and in_words(chosen) == '1 × (1 H100 + 1 A10)'",
-        # whole machines of eight
-        "(in_machines(5000, 15), round(in_machines(5000, 50), 2)) == (8 * price['H100-SXM'], 3.87)",
-    ],
-    "18_training_placement.ipynb": [
+    "16_training_placement.ipynb": [
         "before.shortfall.count('needs') == 1 and 0.55 < ratio < 0.6",
         # every order of two types, every cut of 32 layers
         "len(every) == 2 * 1 + 4 * 31 + 6 * 465 + 6 * 4495 and 1500 < len(fitting) < 2000",
@@ -236,21 +241,16 @@ RESULTS = {
         # "no order takes less than 4.638 s"
         "[f'{bound:.3f}' for bound, *where in bounds if placed(*where) == found.placement] == ['4.638']",
     ],
-    "19_thirty_two_gpus.ipynb": [
-        "isclose(alone['step, s'], 8.53, abs_tol=0.005) and alone['GB'] > 160 and round(alone['GB, ZeRO 1']) == 75",
-        # "16 copies of two GPUs. They need 84 GB of 86, and the 32 copies twice as much"; "50 GB, not 84"
-        "round(pairs['GB']) == 84 and round(memory) == 86 and isclose(alone['GB'], 2 * pairs['GB'], rel_tol=0.01)",
-        "choices[\"Megatron's advice: as few cuts as memory allows\"][0] == pairs and round(best['GB']) == 50",
-        # "as much work as two or three layers"
-        "2 < head / layer(1) < 3.5 and (best['copies'], best['tensor'], best['stages'], cut) == (8, 2, 2, [17, 15])",
-        "alone['step, s'] < best['step, s'] < pairs['step, s'] < staged['step, s'] < 0.9 * in_stages['step, s']",
-    ],
-    "14_reading_other_schedulers.ipynb": [
-        "(len(panics), len(equal_layers), found) == (348, 840, ([1, 2], 2))",
-        "(uneven, upside_down, not_least) == ((7, 5), (3, [2, 1]), ([2, 2, 1],))",
-        "[order for order, row in failures.items() if not any(row.values())] == ['scheduler, GPipe', 'boostr, 1F1B']",
-        "failures['scheduler, 1F1B']['holds no more'] == (1, 2) and failures['scheduler, 1F1B']['no later'] is None",
-        "failures['boostr, zero bubble']['no later'] == (2, 2) and by_comparing == 4",
+    "17_flows.ipynb": [
+        "round(hetero.rates['L4'][2]) == 4239 and best_geo.status == 'optimal'",
+        "all(of.reported_bound > 20 * of.reported for of in clusters) and round(single.reported_bound) == 78062",
+        "{one.status for one in in_one} == {'optimal'} and round(in_one[1].throughput) == 903",
+        "0.74 < in_one[1].throughput / geo.reported < 0.76",
+        "best_hetero.throughput > 5900 and best_hetero.bound < 6200",
+        # the certificate: 80 for all nodes, and what shares a layer pays more than 1
+        "prices == {'A100': 8, 'L4': 3, 'T4': 2} and sum(prices[m] for m in geo.machines) == geo.layers == 80",
+        # a deployment is a flow
+        "several_of_three.throughput <= sum(way.rate for way in ways)",
     ],
     # what is predicted of the labs' problems
     "lab_schedule.ipynb": [

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelab.course.checks import EXERCISES, group_of
+from pipelab.course.checks import EXERCISES, exercise_of, group_of
 from pipelab.course.plain_answers import MIME, checked
 from pipelab.course.scored_labs import LIMIT
 from pipelab.display import DataFrame, counted, data_frame
@@ -128,7 +128,7 @@ def grade(
     path = Path(path)
     notebook = _read(path)
     asked = {
-        i: list(_checks(cell.source))
+        i: list(_checks(path, cell.source))
         for i, cell in enumerate(notebook.cells)
         if cell.cell_type == "code"
     }
@@ -166,8 +166,14 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def _checks(source: str) -> Iterator[tuple[str, str]]:
-    """List the exercises that a cell checks, each with the expression of its answer; of several the last."""
+def _checks(path: Path, source: str) -> Iterator[tuple[str, str]]:
+    """List the exercises that a cell checks, each with the expression of its answer; of several the last.
+
+    Raises
+    ------
+    InvalidData
+        A function has another number than in the notebooks of today: the copy is of an older edition.
+    """
     plain = re.sub(r"^[ \t]*[%!].*$", "", source, flags=re.M)
     try:
         tree = ast.parse(plain)
@@ -178,8 +184,13 @@ def _checks(source: str) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Call) and len(node.args) == 2:
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             name, value = node.args
-            if called == "check" and isinstance(name, ast.Constant) and name.value in EXERCISES:
-                expressions[str(name.value)] = ast.get_source_segment(plain, value) or ""
+            if called == "check" and isinstance(name, ast.Constant):
+                number, answer = str(name.value), ast.get_source_segment(plain, value) or ""
+                if (now := exercise_of(answer)) not in ("", number):
+                    expected = f"expected a copy of today's notebook {group_of(now)}"
+                    raise InvalidData(f"{path}: {answer} was {number} and is {now} now; {expected}")
+                if number in EXERCISES:
+                    expressions[number] = answer
     yield from expressions.items()
 
 

@@ -12,8 +12,8 @@ from .n00 import three_sites as three_sites
 from .n02 import five_gpus as five_gpus
 from .n05 import seven_gpus as seven_gpus
 from .n06 import one_network as one_network
-from .n10 import helix_cluster as helix_cluster
-from .n16 import helix_flow as helix_flow, helix_problem as helix_problem
+from .n17 import helix_cluster as helix_cluster, helix_flow as helix_flow
+from .n17 import helix_problem as helix_problem
 
 # Figures and tables of one notebook
 from .n00 import plot_cut as plot_cut, plot_moving as plot_moving
@@ -35,13 +35,12 @@ from .n08 import published_bubbles as published_bubbles
 from .n09 import measured_stages as measured_stages, plot_measured_stages as plot_measured_stages
 from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity
 from .n10 import plot_stage_groups as plot_stage_groups
-from .n12 import layer_errors as layer_errors, plot_training_memory as plot_training_memory
-from .n12 import training_errors as training_errors
+from .n14 import layer_errors as layer_errors, plot_training_memory as plot_training_memory
+from .n14 import training_errors as training_errors
 from .n13 import author_results as author_results
 from .n15 import plot_measured as plot_measured
 from .n15 import plot_ring as plot_ring, plot_waits as plot_waits
 from .n15 import run_ring as run_ring, run_stages as run_stages
-from .n18 import training_conclusions as training_conclusions
 from .pictures import plot_lines as plot_lines
 
 # What the notebooks use of the engine and of its figures

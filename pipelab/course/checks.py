@@ -134,6 +134,12 @@ def group_of(name: str) -> str:
     return name.partition(".")[0]
 
 
+def exercise_of(function: str) -> str:
+    """Say which exercise asks for a function of this name; "" if none does."""
+    asked = ((getattr(exercise, "signature", ""), name) for name, exercise in EXERCISES.items())
+    return next((name for signature, name in asked if signature.startswith(f"{function}(")), "")
+
+
 def _exercise(name: str) -> Exercise:
     if name not in EXERCISES:
         raise UnknownName(f"there is no exercise {name!r}; {nearest(name, EXERCISES)}")

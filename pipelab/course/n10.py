@@ -1,121 +1,18 @@
-"""Notebook 10, From placement to timeline: shared stages, and how long an answer takes."""
+"""Notebook 10, In flight: stages in time, how many microbatches a rate takes, and the best of those that fit."""
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from math import isclose
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import SAME, bars_of, finish, plot_lines
 from pipelab.display import counted, listed
 from pipelab.engine.timeline.placement_timelines import PlacedTimeline
-from pipelab.errors import UnknownName, nearest, shown
-from pipelab.fields import Frozen
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, colour_of_types, plain
-from pipelab.files.bundled_folders import data_dir
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
-
-
-# Helix's clusters
-
-
-_INSIDE_MEGABYTES_PER_S = 1000.0  # or a little more; no node is as fast as that
-
-
-@dataclass(frozen=True, eq=False)
-class HelixCluster(Frozen):
-    """One instance of Helix (ASPLOS 2025).
-
-    Attributes
-    ----------
-    name : str
-    layers : int
-        Of the model, Llama-2-70B.
-    machines : tuple of str
-        Type of every node, such as "L4x2" for a node of two L4.
-    sites : tuple of str
-        Of every node; "" where all are in one place.
-    rates : dict of str to dict of int to float
-        Tokens/s of a node, by its type and by the number of layers that it holds.
-    links : float array, shape (N, N)
-        Tokens/s from node to node.
-    shipped : tuple of (int, int)
-        First and last layer on every node in the placement that Helix ships; layers count from 1.
-    reported, reported_bound : float
-        What this placement yields, and what its solver could exclude when it was stopped, in tokens/s.
-    """
-
-    name: str
-    layers: int
-    machines: tuple[str, ...]
-    sites: tuple[str, ...]
-    rates: dict[str, dict[int, float]]
-    links: np.ndarray
-    shipped: tuple[tuple[int, int], ...]
-    reported: float
-    reported_bound: float
-
-
-def helix_cluster(name: str) -> HelixCluster:
-    """An instance of the Helix paper, from `data/helix`.
-
-    Parameters
-    ----------
-    name : {"single24", "geo24", "hetero42"}
-        24 nodes in one place, the same at three sites, and 42 nodes of seven types.
-
-    Returns
-    -------
-    HelixCluster
-        Rates in tokens/s, which count those of prompts and of answers.
-
-    Raises
-    ------
-    UnknownName
-        There is no such instance.
-
-    References
-    ----------
-    Y. Mei et al., *Helix: Serving Large Language Models over Heterogeneous GPUs and Network via
-    Max-Flow*, ASPLOS 2025.
-
-    Examples
-    --------
-    >>> single = helix_cluster("single24")
-    >>> len(single.machines), single.rates["T4"][4], single.shipped[0]
-    (24, 757.8531857, (8, 11))
-    """
-    import pandas as pd
-
-    def table(file: str) -> "pd.DataFrame":
-        return pd.read_csv(data_dir() / "helix" / file, keep_default_na=False)
-
-    facts = table("instances.csv").set_index("instance")
-    if name not in facts.index:
-        raise UnknownName(f"Helix ships no {shown(name)}; {nearest(name, facts.index)}")
-    of, nodes = facts.loc[name], table("nodes.csv").query("instance == @name")
-    rates: dict[str, dict[int, float]] = {}
-    for row in table("rates.csv").itertuples():
-        if name in row.instances.split("; "):
-            rates.setdefault(row.machine, {})[row.layers] = row.tokens_per_s
-    megabytes = np.full((len(nodes), len(nodes)), _INSIDE_MEGABYTES_PER_S)
-    for link in table("links.csv").query("instance == @name").itertuples():
-        megabytes[link.node, link.other] = megabytes[link.other, link.node] = link.megabytes_per_s
-    return HelixCluster(
-        name,
-        int(of["layers"]),
-        tuple(nodes["machine"]),
-        tuple(nodes["site"]),
-        rates,
-        megabytes * 1e6 / float(of["bytes_per_token"]),
-        tuple(zip(nodes["first_layer"].tolist(), nodes["last_layer"].tolist(), strict=True)),
-        float(of["reported_tokens_per_s"]),
-        float(of["reported_bound_tokens_per_s"]),
-    )
 
 
 # Stages in time, identical ones in one row
@@ -214,25 +111,36 @@ def _look_at_times(given: Given) -> str:
     )
 
 
-def _request(chance: random.Random) -> Given:
-    """A pipeline's times for a prompt and for one token, the length of an answer, and the load."""
-    stages = chance.randint(1, 5)
-    prefill, decode = ([chance.randint(a, b) for _ in range(stages)] for a, b in ((5, 40), (1, 9)))
-    tokens, m = chance.randint(1, 12), chance.randint(1, 8)
-    return Given(prefill=prefill, decode=decode, tokens=tokens, m=m)
+def _promise(chance: random.Random) -> Given:
+    """Stages, whose time grows with the sequences in a microbatch; a promise, and room for sequences."""
+    stages = chance.randint(1, 4)
+    reads, each = ([chance.randint(a, b) for _ in range(stages)] for a, b in ((1, 8), (1, 3)))
+    promise, room = chance.randint(4, 60), chance.randint(1, 16)
+    return Given(reads=reads, each=each, promise=promise, room=room)
 
 
-def _seconds(given: Given, one_more: bool = False) -> float:
-    each = max(sum(given.decode), given.m * max(given.decode))
-    return sum(given.prefill) + (given.tokens - 1 + one_more) * each
+def _rates(given: Given, *, in_flight: bool = True) -> list[float]:
+    """The rates of all microbatches and numbers in flight that fit and keep the promise; and 0."""
+    rates = [0.0]
+    for batch in range(1, given.room + 1):
+        times = [read + batch * more for read, more in zip(given.reads, given.each, strict=True)]
+        for number in range(1, (given.room // batch if in_flight else 1) + 1):
+            seconds = max(sum(times), number * max(times))
+            if seconds <= given.promise:
+                rates.append(number * batch / seconds)
+    return rates
 
 
-def _look_at_request(given: Given) -> str:
-    if given.tokens == 1:
-        return "the first token comes out of the prefill"
-    if given.m * max(given.decode) > sum(given.decode):
-        return "the slowest stage serves all microbatches in turn before this one is back"
-    return "the first token comes out of the prefill; how many traversals of decode are left?"
+def _best_rate(given: Given) -> float:
+    return max(_rates(given))
+
+
+def _look_at_promise(given: Given) -> str:
+    if _best_rate(given) == 0:
+        return "not even one sequence alone has its token in time: the rate is 0"
+    if _best_rate(given) > max(_rates(given, in_flight=False)):
+        return "more than one microbatch in flight is best here; all of them share the room"
+    return f"here one microbatch in flight is best; how many of {counted(given.room, 'sequence')} are in it?"
 
 
 EXERCISES: dict[str, Exercise] = {
@@ -245,10 +153,10 @@ EXERCISES: dict[str, Exercise] = {
         half=lambda given, n: _needed(given) - 1 <= n <= _needed(given),
     ),
     "10.2": Function(
-        signature="answer_seconds(prefill, decode, tokens, m)",
-        inputs=drawn(102, 200, _request, lambda given: (len(given.decode), given.tokens)),
-        target=_seconds,
-        hint=_look_at_request,
-        half=lambda given, seconds: seconds == _seconds(given, one_more=True),
+        signature="best_rate(reads, each, promise, room)",
+        inputs=drawn(172, 200, _promise, lambda given: (len(given.reads), given.room)),
+        target=_best_rate,
+        hint=_look_at_promise,
+        half=lambda given, rate: isclose(rate, max(_rates(given, in_flight=False))),
     ),
 }

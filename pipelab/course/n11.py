@@ -1,131 +1,83 @@
-"""Notebook 11, Deployments: identical GPUs to divide, and what no deployment can beat."""
+"""Notebook 11, Requests and queues: when an answer is complete, and how long requests wait behind others."""
 
 import random
 from math import isclose
-from typing import TYPE_CHECKING
 
-from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
-from pipelab.course.pictures import plot_lines
-from pipelab.display import counted
+from pipelab.course.exercises import Exercise, Function, Given, drawn
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+# Exercises
 
 
-def _rates(chance: random.Random) -> Given:
-    """The best rate of a pipeline of 1, 2, … identical GPUs, and how many GPUs there are."""
-    rates, rate = [], 0
-    for _ in range(chance.randint(1, 6)):
-        rate += chance.choice((0, 1, 2, 4, 5, 9))  # a pipeline need not use every GPU
-        rates.append(rate)
-    return Given(rates=rates, gpus=chance.randint(2, 14))
+def _request(chance: random.Random) -> Given:
+    """A pipeline's times for a prompt and for one token, the length of an answer, and the load."""
+    stages = chance.randint(1, 5)
+    prefill, decode = ([chance.randint(a, b) for _ in range(stages)] for a, b in ((5, 40), (1, 9)))
+    tokens, m = chance.randint(1, 12), chance.randint(1, 8)
+    return Given(prefill=prefill, decode=decode, tokens=tokens, m=m)
 
 
-def _sums(given: Given) -> list[int]:
-    """The best sum of rates for 0, 1, 2, … GPUs."""
-    best = [0]
-    while len(best) <= given.gpus:
-        ways = zip(given.rates, best[::-1], strict=False)
-        best.append(max(best[-1], *(rate + rest for rate, rest in ways)))
-    return best
+def _seconds(given: Given, one_more: bool = False) -> float:
+    each = max(sum(given.decode), given.m * max(given.decode))
+    return sum(given.prefill) + (given.tokens - 1 + one_more) * each
 
 
-def _best_sum(given: Given) -> int:
-    return _sums(given)[-1]
+def _look_at_request(given: Given) -> str:
+    if given.tokens == 1:
+        return "the first token comes out of the prefill"
+    if given.m * max(given.decode) > sum(given.decode):
+        return "the slowest stage serves all microbatches in turn before this one is back"
+    return "the first token comes out of the prefill; how many traversals of decode are left?"
 
 
-def _greedy(given: Given) -> int:
-    """The sum of rates if pipelines with the highest rate per GPU are taken first."""
-    left, total = given.gpus, 0
-    numbers = range(1, len(given.rates) + 1)
-    for n in sorted(numbers, key=lambda n: -given.rates[n - 1] / n):
-        total += left // n * given.rates[n - 1]
-        left %= n
-    return total
+def _arrivals(chance: random.Random) -> Given:
+    """Seconds of each stage for a request of length 1, when requests come, and how long they are."""
+    stages = [chance.randint(1, 6) for _ in range(chance.randint(1, 4))]
+    came, lengths = [0], [1]
+    for _ in range(chance.randint(0, 7)):
+        came.append(came[-1] + chance.randint(0, 2 * max(stages)))
+        lengths.append(chance.choice((1, 1, 2, 4)))
+    return Given(stages=stages, came=came, lengths=lengths)
 
 
-def _draw_identical(failure: Failure) -> "Figure":
-    given = failure.given
-    numbers, best = list(range(given.gpus + 1)), _sums(given)
-    alone = [0, *given.rates, *[given.rates[-1]] * given.gpus][: given.gpus + 1]
-    text = f"{counted(given.gpus, 'GPU')}: {best[-1]} with several pipelines, {alone[-1]} with one"
-    lines = {"several pipelines": best, "one pipeline": alone}
-    at = (given.gpus, best[-1])
-    return plot_lines(numbers, lines, text + failure.yours, ("GPUs", "rate"), at)
+def _mean_wait(given: Given, stages: list[int] | None = None) -> float:
+    """How much longer a request is on its way than alone, in the mean; by default through all stages."""
+    stages = stages or given.stages
+    free, waited = [0] * len(stages), 0
+    for came, length in zip(given.came, given.lengths, strict=True):
+        now = came
+        for stage, seconds in enumerate(stages):
+            now = free[stage] = max(now, free[stage]) + length * seconds
+        waited += now - came - length * sum(stages)
+    return waited / len(given.came)
 
 
-def _look_at_identical(given: Given) -> str:
-    if given.gpus <= len(given.rates) and _best_sum(given) == given.rates[given.gpus - 1]:
-        return "here one pipeline on all of them is best"
-    return "take one pipeline of 1, 2, … GPUs out: what do the GPUs that are left yield at best?"
+def _at_the_slowest(given: Given) -> float:
+    return _mean_wait(given, [max(given.stages)])
 
 
-def _priced(chance: random.Random) -> Given | None:
-    """Pipelines (GPUs of each type, rate), a price for each type, and how many GPUs there are."""
-    types = chance.randint(1, 3)
-    mixes = {tuple(chance.randint(0, 3) for _ in range(types)) for _ in range(6)}
-    listed = [([*m], chance.randint(1, 4 * sum(m))) for m in sorted(mixes) if any(m)]
-    prices, gpus = ([chance.randint(1, 6) for _ in range(types)] for _ in range(2))
-    if len(listed) <= 2:
-        return None
-    number = chance.randint(3, len(listed))
-    return Given(pipelines=listed[:number], prices=prices, gpus=gpus)
-
-
-def _price(given: Given, numbers: tuple[int, ...]) -> int:
-    return sum(price * number for price, number in zip(given.prices, numbers, strict=True))
-
-
-def _factor(given: Given) -> float:
-    """By which all prices may be multiplied so that no pipeline yields more than its GPUs cost."""
-    return max(rate / _price(given, mix) for mix, rate in given.pipelines)
-
-
-def _bounds(given: Given) -> list[float]:
-    """What all GPUs cost if prices are scaled for one pipeline alone."""
-    total = _price(given, given.gpus)
-    return [rate / _price(given, mix) * total for mix, rate in given.pipelines]
-
-
-def _bound(given: Given) -> float:
-    return max(_bounds(given))
-
-
-def _draw_priced(failure: Failure) -> "Figure":
-    given = failure.given
-    numbers = list(range(1, len(given.pipelines) + 1))
-    times = _factor(given)
-    lines: dict[str, list[float]] = {
-        "price of its GPUs": [times * _price(given, mix) for mix, _ in given.pipelines],
-        "rate": [rate for _, rate in given.pipelines],
-    }
-    text = f"At {times:.4g} times the prices no pipeline beats its GPUs; all GPUs cost {_bound(given):.5g}"
-    return plot_lines(numbers, lines, text + failure.yours, ("pipeline", "tokens/s"))
-
-
-def _look_at_priced(given: Given) -> str:
-    if _factor(given) < 1:
-        return "no pipeline yields what its GPUs cost: by which factor can all prices fall?"
-    if _factor(given) > 1:
-        return "a pipeline yields more than its GPUs cost: by which factor must all prices rise?"
-    return "the prices are right as they are: what do all GPUs cost?"
+def _look_at_arrivals(given: Given) -> str:
+    if len(given.came) == 1:
+        return "whoever is alone does not wait"
+    if len(given.stages) == 1:
+        return "one stage here: from when on is it free for the next request?"
+    if _mean_wait(given) > _at_the_slowest(given):
+        return "here a request also waits behind a longer one on a stage that is not the slowest"
+    return "when has a stage ended the request before, and when does this one come to it?"
 
 
 EXERCISES: dict[str, Exercise] = {
     "11.1": Function(
-        signature="divided(rates, gpus)",
-        inputs=drawn(111, 200, _rates, lambda given: (given.gpus, len(given.rates))),
-        target=_best_sum,
-        hint=_look_at_identical,
-        picture=_draw_identical,
-        half=lambda given, answer: _greedy(given) <= answer <= _best_sum(given),
+        signature="answer_seconds(prefill, decode, tokens, m)",
+        inputs=drawn(102, 200, _request, lambda given: (len(given.decode), given.tokens)),
+        target=_seconds,
+        hint=_look_at_request,
+        half=lambda given, seconds: seconds == _seconds(given, one_more=True),
     ),
     "11.2": Function(
-        signature="at_most(pipelines, prices, gpus)",
-        inputs=drawn(112, 200, _priced, lambda given: (len(given.gpus), len(given.pipelines))),
-        target=_bound,
-        hint=_look_at_priced,
-        picture=_draw_priced,
-        half=lambda given, answer: any(isclose(answer, bound) for bound in _bounds(given)),
+        signature="mean_wait(stages, came, lengths)",
+        inputs=drawn(112, 200, _arrivals, lambda given: (len(given.came), len(given.stages))),
+        target=_mean_wait,
+        hint=_look_at_arrivals,
+        half=lambda given, wait: isclose(wait, _at_the_slowest(given)),
     ),
 }

@@ -1,335 +1,182 @@
-"""Notebook 12, Training: what a step keeps and takes, predicted and measured; layers to recompute; MFU."""
+"""Notebook 12, Deployments and rent: GPUs to divide, a bound on deployments, the fewest dollars for a load."""
 
-import math
 import random
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from math import isclose
+from typing import TYPE_CHECKING
 
-from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
-from pipelab.course.pictures import Block, BlockRow, plot_rows, plot_what_fits
+from pipelab.course.pictures import plot_lines
 from pipelab.display import counted
-from pipelab.engine.schedules import schedule
-from pipelab.engine.timeline import StageCosts, simulate
-from pipelab.engine.timeline.placement_timelines import TrainingTimeline
-from pipelab.errors import InvalidValue
-from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
-from pipelab.files.bundled_folders import data_dir
-from pipelab.hardware.known_models import load_model
-from pipelab.hardware.pass_times import Demand, Span
-from pipelab.hardware.roofline import UNFUSED, Roofline, gradients, training_flops, update_seconds
-from pipelab.hardware.training_memory import activation_bytes, head_bytes
-from pipelab.hardware.transformer import Transformer
-from pipelab.problem import Workload
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
     from plotly.graph_objects import Figure
 
 
-# Published times: profiles of one stage, and whole steps (`data/training_times.csv`)
+def _rates(chance: random.Random) -> Given:
+    """The best rate of a pipeline of 1, 2, … identical GPUs, and how many GPUs there are."""
+    rates, rate = [], 0
+    for _ in range(chance.randint(1, 6)):
+        rate += chance.choice((0, 1, 2, 4, 5, 9))  # a pipeline need not use every GPU
+        rates.append(rate)
+    return Given(rates=rates, gpus=chance.randint(2, 14))
 
 
-OF_GPT = {"fused_attention": False, "gate": False, "dropout": True}
-
-TIMES = ("forward_ms", "backward_input_ms", "backward_weight_ms", "step_s")
-
-
-def training_errors(costs: "Roofline | None" = None) -> "DataFrame":
-    """Return the rows of `data/training_times.csv` beside what the roofline says.
-
-    Parameters
-    ----------
-    costs : Roofline, optional
-        By default `Roofline()`, which trains as Megatron does.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per measured time: `model`, `recompute`, `what` ("forward_ms", "backward_input_ms",
-        "backward_weight_ms" or "step_s"), `measured` and `predicted` in its unit, `error` =
-        predicted / measured - 1, `fitted` (whether a constant was fitted to it), and of steps `mfu`
-        and `mfu_predicted`, model FLOPs over what the GPUs could compute in that time.
-
-    Examples
-    --------
-    >>> table = training_errors()
-    >>> held_out = table[~table["fitted"]]
-    >>> len(table), len(held_out), bool(held_out["error"].abs().max() < 0.14)
-    (20, 14, True)
-    """
-    import pandas as pd
-
-    costs, rows = (costs or Roofline()).for_training(), []
-    for row in pd.read_csv(data_dir() / "training_times.csv").itertuples():
-        for what, predicted in _predicted(costs, row).items():
-            measured = getattr(row, what)
-            found = {"model": row.model, "recompute": row.recompute, "what": what}
-            found |= {"measured": measured, "predicted": predicted}
-            found |= {"error": predicted / measured - 1, "fitted": row.fitted}
-            if what == "step_s":
-                found["mfu"], found["mfu_predicted"] = (
-                    _mfu(costs, row, seconds) for seconds in (measured, predicted)
-                )
-            rows.append(found)
-    return pd.DataFrame(rows)
+def _sums(given: Given) -> list[int]:
+    """The best sum of rates for 0, 1, 2, … GPUs."""
+    best = [0]
+    while len(best) <= given.gpus:
+        ways = zip(given.rates, best[::-1], strict=False)
+        best.append(max(best[-1], *(rate + rest for rate, rest in ways)))
+    return best
 
 
-def layer_errors() -> "DataFrame":
-    """Return the rows of `data/layer_step_times.csv` beside what the roofline says: single layers on H100 and H200.
-
-    The roofline trains as Megatron does.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per layer and what it does: `model`, `gpu_type`, `microbatch`, `sequence`, `what`
-        ("forward_ms", "backward_input_ms" or "backward_weight_ms"), `measured` and `predicted` in
-        ms, and `error` = predicted / measured - 1. No constant was fitted to them.
-
-    Raises
-    ------
-    InvalidValue, UnknownName
-        The file names a model or a GPU that is not known.
-
-    Examples
-    --------
-    >>> table = layer_errors()
-    >>> len(table), bool(table[table["what"] == "backward_weight_ms"]["error"].abs().max() < 0.07)
-    (24, True)
-    """
-    import pandas as pd
-
-    costs, rows = Roofline().for_training(), []
-    for row in pd.read_csv(data_dir() / "layer_step_times.csv").itertuples():
-        model = load_model(row.model)
-        demand = Demand(model, Workload(row.sequence, row.microbatch, "training"))
-        stored = activation_bytes(model, row.microbatch * row.sequence, sequence=row.sequence)
-        gpu = GPU(row.gpu_type, costs.gpus[row.gpu_type].memory_gb)
-        layer = Span.of(model, range(1, 2))
-        seconds = gradients(costs, demand, gpu, layer, row.microbatch, 1, stored)
-        for what, took in zip(TIMES, seconds, strict=False):
-            found = {name: getattr(row, name) for name in ("model", "gpu_type", "microbatch")}
-            found |= {"sequence": row.sequence, "what": what, "measured": getattr(row, what)}
-            predicted = 1000 * float(took)
-            rows.append(
-                found | {"predicted": predicted, "error": predicted / found["measured"] - 1}
-            )
-    return pd.DataFrame(rows)
+def _best_sum(given: Given) -> int:
+    return _sums(given)[-1]
 
 
-def gpt(row: "Series") -> Transformer:
-    """The model of a row."""
-    wide, each = round(8 / 3 * row.d_model), row.d_model // row.heads
-    return Transformer(
-        row.model, row.layers, row.d_model, wide, row.heads, row.heads, each, row.vocab
-    )
+def _greedy(given: Given) -> int:
+    """The sum of rates if pipelines with the highest rate per GPU are taken first."""
+    left, total = given.gpus, 0
+    numbers = range(1, len(given.rates) + 1)
+    for n in sorted(numbers, key=lambda n: -given.rates[n - 1] / n):
+        total += left // n * given.rates[n - 1]
+        left %= n
+    return total
 
 
-def _predicted(costs: "Roofline", row: "Series") -> dict[str, float]:
-    """Milliseconds of a microbatch on one rank in the mean, or seconds of a whole step."""
-    if row.forward_ms > 0:
-        whole = _of_layers(costs, row, row.layers, head=True)
-        return {name: 1000 * t / row.ranks for name, t in zip(TIMES[:3], whole, strict=True)}
-    stages = row.ranks * row.chunks
-    ordinary, last = (
-        _of_layers(costs, row, row.layers // stages, head=head) for head in (False, True)
-    )
-    forward, back, weight = zip(*[*[ordinary] * (stages - 1), last], strict=True)
-    sent = 2 * row.microbatch * row.sequence * row.d_model / row.tensor_parallel
-    message = costs.hop_latency_s + sent / (row.network_gb_per_s * 1e9)
-    name = "1F1B" if row.chunks == 1 else "Interleaved1F1B"
-    order = schedule(name, row.ranks, int(row.microbatches), row.chunks)
-    times = StageCosts(forward, back, weight, comm=message, unit="s")
-    share = gpt(row).parameters() / (row.ranks * row.tensor_parallel)
-    hardware = costs.hardware(_demand(row), [_gpu(costs, row)]).take(0)
-    update = update_seconds(costs, float(hardware.bandwidth), share)
-    return {"step_s": float(simulate(order, times).makespan + update)}
+def _draw_identical(failure: Failure) -> "Figure":
+    given = failure.given
+    numbers, best = list(range(given.gpus + 1)), _sums(given)
+    alone = [0, *given.rates, *[given.rates[-1]] * given.gpus][: given.gpus + 1]
+    text = f"{counted(given.gpus, 'GPU')}: {best[-1]} with several pipelines, {alone[-1]} with one"
+    lines = {"several pipelines": best, "one pipeline": alone}
+    at = (given.gpus, best[-1])
+    return plot_lines(numbers, lines, text + failure.yours, ("GPUs", "rate"), at)
 
 
-def _of_layers(
-    costs: "Roofline", row: "Series", layers: int, *, head: bool
-) -> tuple[Any, Any, Any]:
-    """Seconds of forward, input gradient and weight gradient of a microbatch; recomputation is in the second."""
-    t, demand, gpu = int(row.tensor_parallel), _demand(row), _gpu(costs, row)
-    tokens, options = row.microbatch * row.sequence, {"sequence": row.sequence, "degree": t}
-    options |= OF_GPT | {"sequence_parallel": bool(row.sequence_parallel)}
-    layer = activation_bytes(demand.model, tokens, **options)
-    stored = layers * layer + head * head_bytes(demand.model, tokens, t)
-    span = replace(Span.of(demand.model, range(layers)), last=float(head))
-    forward, back, weight = gradients(
-        costs, demand, gpu, span, row.microbatch, t, stored, attention=UNFUSED
-    )
-    if row.recompute == "full":
-        back = back + forward
-    elif row.recompute == "selective":
-        thin = activation_bytes(demand.model, tokens, recompute="selective", **options)
-        hardware = costs.hardware(demand, [gpu]).take(0)
-        flops = UNFUSED.forward * row.microbatch * demand.attention_flops() / t
-        moved = hardware.moving_seconds(layer - thin)
-        back = back + layers * (flops / hardware.head_flops + moved)
-    return forward, back, weight
+def _look_at_identical(given: Given) -> str:
+    if given.gpus <= len(given.rates) and _best_sum(given) == given.rates[given.gpus - 1]:
+        return "here one pipeline on all of them is best"
+    return "take one pipeline of 1, 2, … GPUs out: what do the GPUs that are left yield at best?"
 
 
-def _demand(row: "Series") -> Demand:
-    return Demand(gpt(row), Workload(row.sequence, row.microbatch, "training"))
+def _priced(chance: random.Random) -> Given | None:
+    """Pipelines (GPUs of each type, rate), a price for each type, and how many GPUs there are."""
+    types = chance.randint(1, 3)
+    mixes = {tuple(chance.randint(0, 3) for _ in range(types)) for _ in range(6)}
+    listed = [([*m], chance.randint(1, 4 * sum(m))) for m in sorted(mixes) if any(m)]
+    prices, gpus = ([chance.randint(1, 6) for _ in range(types)] for _ in range(2))
+    if len(listed) <= 2:
+        return None
+    number = chance.randint(3, len(listed))
+    return Given(pipelines=listed[:number], prices=prices, gpus=gpus)
 
 
-def _gpu(costs: "Roofline", row: "Series") -> GPU:
-    inside = row.node_gb_per_s if row.tensor_parallel > 1 else None
-    memory = costs.gpus[row.gpu_type].memory_gb
-    return GPU(row.gpu_type, memory, None, "node" if inside else "", inside)
+def _price(given: Given, numbers: tuple[int, ...]) -> int:
+    return sum(price * number for price, number in zip(given.prices, numbers, strict=True))
 
 
-def _mfu(costs: "Roofline", row: "Series", seconds: float) -> float:
-    step = row.microbatches * training_flops(gpt(row), _demand(row).load)
-    peak = row.ranks * row.tensor_parallel * costs.gpus[row.gpu_type].fp16_tflop_per_s * 1e12
-    return step / (seconds * peak)
+def _factor(given: Given) -> float:
+    """By which all prices may be multiplied so that no pipeline yields more than its GPUs cost."""
+    return max(rate / _price(given, mix) for mix, rate in given.pipelines)
 
 
-# What every GPU keeps in training
+def _bounds(given: Given) -> list[float]:
+    """What all GPUs cost if prices are scaled for one pipeline alone."""
+    total = _price(given, given.gpus)
+    return [rate / _price(given, mix) * total for mix, rate in given.pipelines]
 
 
-ACTIVATIONS = TYPE_COLOURS[0]
-
-_NARROW = 0.1  # of the picture: too narrow for more than a number
-
-
-def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "Figure":
-    """A row per stage: state of its parameters, then activations at their peak; a line at the end of memory.
-
-    Parameters
-    ----------
-    step : TrainingTimeline
-        Made by `pl.timeline_of(…, training=True)`, with a cost model that says what training keeps.
-    finding : str
-        The title; by default how many stages do not fit, and how much of all is state.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        In GB; stages that do not fit are framed.
-
-    Raises
-    ------
-    InvalidValue
-        The cost model does not say what training keeps.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> cluster = pl.Cluster.from_counts({"A40": 2}, {"A40": 48}, 12.5)
-    >>> model, load = pl.load_model("Llama-3-8B"), pl.Workload(2048, 1)
-    >>> problem = pl.Problem(cluster, model, load, pl.Roofline())
-    >>> halves = pl.Placement.of([(16, (0,)), (16, (1,))])
-    >>> figure = plot_training_memory(pl.timeline_of(problem, halves, 4, training=True))
-    >>> figure.layout.title.text.split("<br>")[0]
-    '1F1B: 2 of 2 stages do not fit; 89% of what they keep is state'
-    """
-    if step.stages is None or step.memory_gb is None:
-        expected = "expected a cost model that says what training keeps, such as Roofline"
-        raise InvalidValue("plot_training_memory", [("step", step.problem.name, expected)])
-    limits = step.to_frame()["memory_offered_gb"].tolist()
-    rows, lacking, widest = [], 0, max(*limits, *step.memory_gb)
-    for name, cost, need, held, limit in zip(
-        step.labels, step.stages, step.memory_gb, step.timeline.peak_in_flight, limits, strict=True
-    ):
-        kept = need - cost.state_gb
-        blocks = [
-            Block(cost.state_gb, NEUTRAL_LIGHT, f"state {cost.state_gb:.0f}"),
-            Block(kept, ACTIVATIONS, f"{held} in flight" if kept > _NARROW * widest else f"{held}"),
-        ]
-        lacking += need > limit
-        rows.append(BlockRow(name, blocks, mark=limit, wrong=need > limit))
-    state = sum(cost.state_gb for cost in step.stages) / sum(step.memory_gb)
-    fit = "does not fit" if lacking == 1 else "do not fit"
-    fits = f"{lacking} of {counted(len(rows), 'stage')} {fit}" if lacking else "all fits"
-    title = (
-        finding or f"{step.timeline.schedule.name}: {fits}; {state:.0%} of what they keep is state"
-    )
-    return plot_rows(rows, title, "GB", "the line is the end of the GPU's memory")
+def _bound(given: Given) -> float:
+    return max(_bounds(given))
 
 
-# Exercises
+def _draw_priced(failure: Failure) -> "Figure":
+    given = failure.given
+    numbers = list(range(1, len(given.pipelines) + 1))
+    times = _factor(given)
+    lines: dict[str, list[float]] = {
+        "price of its GPUs": [times * _price(given, mix) for mix, _ in given.pipelines],
+        "rate": [rate for _, rate in given.pipelines],
+    }
+    text = f"At {times:.4g} times the prices no pipeline beats its GPUs; all GPUs cost {_bound(given):.5g}"
+    return plot_lines(numbers, lines, text + failure.yours, ("pipeline", "tokens/s"))
 
 
-def _stage(chance: random.Random) -> Given:
-    """A stage's layers, what one of them keeps of a microbatch (whole, or its input alone), and more."""
-    layers, whole, held = chance.randint(1, 8), chance.randint(2, 9), chance.randint(1, 5)
-    kept = chance.randint(0, min(2, whole - 1))
-    most = layers * whole * held
-    room = chance.randint(max(1, most // 4), most + whole)
-    return Given(layers=layers, whole=whole, kept=kept, held=held, room=room)
+def _look_at_priced(given: Given) -> str:
+    if _factor(given) < 1:
+        return "no pipeline yields what its GPUs cost: by which factor can all prices fall?"
+    if _factor(given) > 1:
+        return "a pipeline yields more than its GPUs cost: by which factor must all prices rise?"
+    return "the prices are right as they are: what do all GPUs cost?"
 
 
-def _need(given: Given, again: int, back: int = 1) -> int:
-    """What the stage keeps at its peak with so many layers recomputed, of which `back` is back."""
-    each = (given.layers - again) * given.whole + again * given.kept
-    return given.held * each + (back * given.whole if again else 0)
+def _offers(chance: random.Random) -> Given:
+    """Pipelines on offer, each with its dollars and its rate, and a load."""
+    pipelines = {(chance.randint(1, 9), chance.randint(1, 12)) for _ in range(chance.randint(1, 4))}
+    listed = [[*each] for each in sorted(pipelines)]
+    return Given(pipelines=listed, load=chance.randint(1, 30))
 
 
-def _fewest(given: Given, back: int = 1) -> float:
-    fitting = (n for n in range(given.layers + 1) if _need(given, n, back) <= given.room)
-    return next(fitting, math.inf)
+def _dollars(given: Given) -> list[int]:
+    """The fewest for every load from 0 on."""
+    fewest = [0]
+    for load in range(1, given.load + 1):
+        fewest.append(min(price + fewest[max(0, load - rate)] for price, rate in given.pipelines))
+    return fewest
 
 
-def _draw_stage(failure: Failure) -> "Figure":
-    given, fewest = failure.given, _fewest(failure.given)
-    text = "Even with all layers recomputed, the stage does not fit"
-    if not math.isinf(fewest):
-        text = f"The stage fits with {fewest} of {given.layers} layers recomputed"
-    kept = {n: _need(given, n) for n in range(given.layers + 1)}
-    axes = ("layers recomputed", "memory kept at the peak")
-    return plot_what_fits(kept, given.room, fewest, text + failure.yours, axes)
+def _fewest(given: Given) -> int:
+    return _dollars(given)[-1]
 
 
-def _look_at_stage(given: Given) -> str:
-    fewest = _fewest(given)
-    if fewest == 0:
-        return "everything fits as it is, and nothing is recomputed"
-    if math.isinf(fewest):
-        return "not even with all layers recomputed does it fit: the answer is infinite"
-    return "while one layer is recomputed, all its activations are there once more"
+def _cheapest_only(given: Given) -> int:
+    """What copies of one pipeline cost, that with the fewest dollars per token."""
+    price, rate = min(given.pipelines, key=lambda pipeline: (pipeline[0] / pipeline[1], pipeline))
+    return -(-given.load // rate) * price
 
 
-def _layers_of_a_step(chance: random.Random) -> Given:
-    """A GPU's layers, TFLOP of a layer's forward, microbatches, seconds of the step, and its peak."""
-    layers, microbatches = chance.randint(1, 8), chance.randint(1, 12)
-    tflop, peak = chance.randint(1, 5), chance.choice((125, 312, 989))
-    again = chance.choice((0, 0, layers, chance.randint(0, layers)))
-    work = (3 * layers + again) * tflop * microbatches
-    seconds = round(work / peak * chance.uniform(1.5, 4), 3)
-    return Given(
-        layers=layers, tflop=tflop, m=microbatches, seconds=seconds, peak=peak, again=again
-    )
+def _draw_offers(failure: Failure) -> "Figure":
+    given = failure.given
+    loads, fewest = list(range(given.load + 1)), _dollars(given)
+    text = f"A load of {given.load} costs {fewest[-1]}"
+    axes = ("load", "dollars")
+    at = (given.load, fewest[-1])
+    figure = plot_lines(loads, {"fewest dollars": fewest}, text + failure.yours, axes, at)
+    return figure.update_traces(line_shape="vh", selector=0)
 
 
-def _utilization(given: Given, counts_again: bool = False) -> float:
-    """Model FLOPs over what the GPU could compute; hardware FLOPs with what is recomputed."""
-    forwards = 3 * given.layers + counts_again * given.again
-    return forwards * given.tflop * given.m / (given.seconds * given.peak)
-
-
-def _look_at_utilization(given: Given) -> str:
-    if not given.again:
-        return "input and weight gradient each take about as many FLOPs as the forward"
-    return "here layers are computed again; does the model need that, or only this way to train it?"
+def _look_at_offers(given: Given) -> str:
+    if len(given.pipelines) == 1:
+        return "with one sort of pipeline, how many copies are needed?"
+    if _fewest(given) < _cheapest_only(given):
+        return "the last copy of the pipeline with the cheapest tokens is half empty here"
+    return "take one pipeline out: which load is left, and what does it cost?"
 
 
 EXERCISES: dict[str, Exercise] = {
     "12.1": Function(
-        signature="recomputed_layers(layers, whole, kept, held, room)",
-        inputs=drawn(122, 200, _stage, lambda given: given.layers),
-        target=_fewest,
-        hint=_look_at_stage,
-        picture=_draw_stage,
-        half=lambda given, answer: answer == _fewest(given, back=0),
+        signature="divided(rates, gpus)",
+        inputs=drawn(111, 200, _rates, lambda given: (given.gpus, len(given.rates))),
+        target=_best_sum,
+        hint=_look_at_identical,
+        picture=_draw_identical,
+        half=lambda given, answer: _greedy(given) <= answer <= _best_sum(given),
     ),
     "12.2": Function(
-        signature="mfu_of(layers, tflop, m, seconds, peak, again)",
-        inputs=drawn(123, 200, _layers_of_a_step, lambda given: given.layers),
-        target=_utilization,
-        hint=_look_at_utilization,
-        half=lambda given, share: math.isclose(share, _utilization(given, counts_again=True)),
+        signature="at_most(pipelines, prices, gpus)",
+        inputs=drawn(112, 200, _priced, lambda given: (len(given.gpus), len(given.pipelines))),
+        target=_bound,
+        hint=_look_at_priced,
+        picture=_draw_priced,
+        half=lambda given, answer: any(isclose(answer, bound) for bound in _bounds(given)),
+    ),
+    "12.3": Function(
+        signature="fewest_dollars(pipelines, load)",
+        inputs=drawn(171, 200, _offers, lambda given: (len(given.pipelines), given.load)),
+        target=_fewest,
+        hint=_look_at_offers,
+        picture=_draw_offers,
+        half=lambda given, answer: answer == _cheapest_only(given),
     ),
 }

@@ -1,25 +1,28 @@
-"""Notebook 13, Reading a claim: the author's later results, units, and a weight to find."""
+"""Notebook 13, Reproducing the write-up: later results, units, a cut to repair, and orders to tell apart."""
 
 import random
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.course.exercises import Exercise, Function, Given, Number, drawn
-from pipelab.engine.formulations.program_size import count_candidates
+from pipelab.course.exercises import Exercise, Function, Given, drawn
+from pipelab.course.ledger.published_programs import scheduler_1f1b
+from pipelab.engine.schedules import schedule
+from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.solving import solve
+from pipelab.errors import shown
 from pipelab.fields import given
 from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
 from pipelab.hardware.what_fits import node_mixes
-from pipelab.problem import Model, Problem, Workload
-from pipelab.writeup.cases_csv import load_case
+from pipelab.problem import Problem, Workload
+from pipelab.schedules import Schedule
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -95,38 +98,6 @@ def _medium(batch: int, usd_per_hour: float) -> Problem:
 # Exercises
 
 
-@cache
-def _demo(**rules: Any) -> Problem:
-    return load_case("demo", **{"max_gpus_per_stage": 3, **rules})
-
-
-def _where_it_turns(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The largest number for which something holds, by bisection."""
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
-
-@cache
-def _heaviest_layer(more: int) -> float:
-    """Of the demo: the weight at which a number of GPUs of one type holds fewer layers than with the bundled weight."""
-    demo = _demo()
-    model = cast(Model, demo.model)
-
-    def allocations(weight: float) -> int:
-        heavier = replace(demo, model=replace(model, layer_weight_gb=weight))
-        return count_candidates(heavier)["allocations"]
-
-    bundled = model.layer_weight_gb
-    as_bundled = allocations(bundled)
-    heaviest = _where_it_turns(lambda weight: allocations(weight) == as_bundled, bundled, 3.0)
-    if not more:
-        return heaviest
-    fewer = allocations(heaviest * (1 + 1e-9))
-    return _where_it_turns(lambda weight: allocations(weight) >= fewer, heaviest, 3.0)
-
-
 def _rates(given: Given, per_transfer: float) -> float:
     """Tokens/s of the slowest part, if a transfer counts as so many tokens."""
     links = [gb_per_s / given.gb * per_transfer for gb_per_s in given.links]
@@ -157,6 +128,86 @@ def _look_at(given: Given) -> str:
     return "here a link only seems to be the slowest; which part is it in tokens/s?"
 
 
+Row = tuple[str, ...]  # of one rank, such as ("F0", "B0")
+
+
+class Order(tuple[Row, ...]):
+    """One row per rank; shows itself as a reader would write it."""
+
+    def __repr__(self) -> str:
+        return "; ".join(f"rank {rank}: {' '.join(row)}" for rank, row in enumerate(self))
+
+    def schedule(self) -> Schedule:
+        """Stage s on rank s."""
+        rows = [[f"{rank}{step}" for step in row] for rank, row in enumerate(self)]
+        return Schedule.of("to check", rows)
+
+
+def _runs(order: Order) -> bool:
+    """Whether every rank gets to its end."""
+    return not columns_of(order.schedule()).defects
+
+
+def _held(row: Row) -> int:
+    return max(accumulate(1 if step[0] == "F" else -1 for step in row))
+
+
+def _frugal(order: Order) -> bool:
+    return all(_held(row) <= len(order) - rank for rank, row in enumerate(order))
+
+
+def _fits(order: Order) -> bool:
+    return _runs(order) and _frugal(order)
+
+
+def _order(chance: random.Random) -> Order:
+    """Right or faulty; every rank runs all forwards and all backwards once."""
+    ranks, microbatches = chance.randint(1, 4), chance.randint(1, 5)
+    right = partial(schedule, "1F1B")
+    order = chance.choice((right, right, scheduler_1f1b))(ranks, microbatches)
+    rows = [[f"{step.kind}{step.microbatch}" for step in row] for row in order.actions]
+    for _ in range(chance.choice((0, 1, 1, 2))):  # two neighbours that change places
+        row = chance.choice(rows)
+        i = chance.randrange(1, len(row))
+        row[i - 1 : i + 1] = row[i], row[i - 1]
+    return Order(map(tuple, rows))
+
+
+def _look_at_order(order: Order) -> str:
+    if not _runs(order):
+        return "here some step waits for ever; what does each one need before it can begin?"
+    if not _frugal(order):
+        return "here a rank holds more than it may; count the forwards whose backward is still due"
+    return "this one is right: it runs to its end, and rank r of p never holds more than p - r"
+
+
+def _layers(chance: random.Random) -> Given:
+    """Costs of layers, and a number of stages that there are layers for."""
+    costs = [chance.randint(1, 9) for _ in range(chance.randint(1, 8))]
+    return Given(costs=costs, stages=chance.randint(1, len(costs)))
+
+
+def _off_cut(given: Given, answer: Any) -> str:
+    broken = _broken_cut(answer, given.costs, given.stages)
+    return broken and f"yours gives {shown(answer)}: {broken}"
+
+
+def _broken_cut(answer: Sequence[int], costs: list[int], stages: int) -> str:
+    sizes = [int(layers) for layers in answer]
+    if len(sizes) != stages:
+        return f"that is {len(sizes)} of {stages} stages"
+    if min(sizes) < 1:
+        return f"stage {sizes.index(min(sizes)) + 1} has no layer"
+    if sum(sizes) != len(costs):
+        return f"that is {sum(sizes)} of {len(costs)} layers"
+    ends = list(accumulate(sizes))
+    loads = [sum(costs[end - n : end]) for n, end in zip(sizes, ends, strict=True)]
+    share, largest = sum(costs) / stages, max(costs)
+    if max(loads) > share + largest:
+        return f"a stage costs {max(loads)}, a fair share and the largest layer {share + largest:g}"
+    return ""
+
+
 EXERCISES: dict[str, Exercise] = {
     "13.1": Function(
         signature="understated(stages, links, gb, tokens)",
@@ -165,19 +216,22 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at,
         half=lambda given, _: _understated(given) == 1,
     ),
-    "13.2": Number(
-        target=lambda: _heaviest_layer(0),
-        unit="GB",
-        hint="move the slider until the count falls, then halve the interval",
-        half={
-            "that is where the count falls for the second time": (lambda: _heaviest_layer(1)),
-            "there the count has fallen already": (lambda: 2.1),
-        },
-        mistakes={
-            "that is the bundled weight; how much heavier may it be?": (
-                lambda: cast(Model, _demo().model).layer_weight_gb
-            )
-        },
-        rel=2e-4,  # 2.059 is right; with 2.06 the count has fallen already
+    "13.2": Function(
+        signature="cut(costs, stages)",
+        inputs=drawn(3, 300, _layers, lambda given: (len(given.costs), sum(given.costs))),
+        off=_off_cut,
+        half=lambda given, answer: "fair share" in _off_cut(given, answer),
+        advice=(
+            "when does the rule start a new stage, and what if too few layers are left for the others?",
+            "try as many stages as layers, and equal layers: is any stage missing or empty?",
+        ),
+    ),
+    "13.3": Function(
+        signature="fits(order)",
+        inputs=drawn(2, 300, _order, lambda order: (sum(map(len, order)), len(order))),
+        target=_fits,
+        hint=_look_at_order,
+        call=lambda mine, order: mine(order.schedule()),
+        half=lambda order, _: _runs(order) != _frugal(order),
     ),
 }

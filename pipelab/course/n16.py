@@ -1,174 +1,137 @@
-"""Notebook 16, Flows: Helix's clusters, where every request takes its own way."""
+"""Notebook 16, Training placement: GPUs in an order in which 1F1B fits, and how long a proof takes."""
 
+import math
+import operator
 import random
 from collections.abc import Callable
-from math import isclose
-from typing import TYPE_CHECKING
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
 
-from pipelab.cluster import GPU, Cluster
-from pipelab.costs import LayerTimes
-from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
-from pipelab.course.n10 import helix_cluster
-from pipelab.course.pictures import plot_lines
-from pipelab.engine.flows.flowing import flow
-from pipelab.engine.flows.result import Flow
-from pipelab.engine.solvers.solver_run import Progress
-from pipelab.hardware.measured_times import Measured
-from pipelab.problem import Model, Problem, Workload
+from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn, gives
+from pipelab.course.pictures import Block, BlockRow, colour_of, plot_rows
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
-def helix_problem(name: str) -> Problem:
-    """An instance of the Helix paper with its own profile: rates by the number of layers that a node holds.
-
-    The profile has the KV cache and its batches in it; so objective="rate" is right here, and counts no
-    memory twice.
-
-    Parameters
-    ----------
-    name : str
-        As `helix_cluster` has it.
-
-    Returns
-    -------
-    Problem
-        One GPU for each node, with memory for as many layers as the profile has.
-
-    Raises
-    ------
-    UnknownName
-        There is no such instance.
-    """
-    of = helix_cluster(name)
-    ms = {m: {(k, 1.0): 1000 / r for k, r in rates.items()} for m, rates in of.rates.items()}
-    costs = Measured(ms, LayerTimes(dict.fromkeys(ms, 1)), beyond="leave out")
-    nodes = tuple(GPU(machine, 100) for machine in of.machines)
-    network = Cluster(nodes, of.links * 8192 * 2 / 1e9)
-    model = Model("Llama-2-70B", of.layers, 8192, 28672, 1)
-    return Problem(network, model, Workload(1, 1, "decode"), costs, name=of.name)
-
-
-def helix_flow(name: str, *, stop: Callable[[Progress], object] | None = None) -> Flow:
-    """The best flow of an instance of the Helix paper, with its own profile.
-
-    Parameters
-    ----------
-    name : str
-        As `helix_cluster` has it.
-    stop : function of Progress, optional
-        As for `pipelab.flow`.
-
-    Returns
-    -------
-    Flow
-        Tokens/s count those of prompts and of answers.
-
-    Raises
-    ------
-    UnknownName
-        There is no such instance.
-    InvalidValue
-        `stop` is no function.
-
-    Examples
-    --------
-    >>> best = helix_flow("single24")
-    >>> best.status, round(best.throughput), round(helix_cluster("single24").reported)
-    ('optimal', 2046, 1290)
-    """
-    return flow(helix_problem(name), "rate", stop=stop)
-
-
 # Exercises
 
 
-def _spans(chance: random.Random) -> Given:
-    """Spans of layers with rates, of which some layer may be held by nobody."""
-    layers = chance.randint(1, 7)
-    spans = []
-    for _ in range(chance.randint(1, 6)):
-        first = chance.randint(1, layers)
-        spans.append([first, chance.randint(first, layers)])
-    return Given(spans=spans, rates=[chance.randint(1, 9) for _ in spans], layers=layers)
+def _rooms(chance: random.Random) -> Given:
+    """For how many microbatches of activations each GPU has room, and how many a step has."""
+    p = chance.randint(1, 5)
+    rooms = [chance.randint(1, p + 1) for _ in range(p)]
+    return Given(rooms=rooms, m=chance.randint(1, 6))
 
 
-def _passed(given: Given) -> list[int]:
-    """What the stages of each layer let pass together."""
-    each = list(zip(given.spans, given.rates, strict=True))
-    return [
-        sum(rate for (first, last), rate in each if first <= layer <= last)
-        for layer in range(1, given.layers + 1)
-    ]
+def held_by_1f1b(given: Given) -> list[int]:
+    """What 1F1B holds on each rank."""
+    ranks = len(given.rooms)
+    return [min(given.m, ranks - rank) for rank in range(ranks)]
 
 
-def _least(given: Given) -> int:
-    return min(_passed(given))
+def _first_that_fits(given: Given) -> list[int] | None:
+    """By trying all orders; None where none fits."""
+    needs = held_by_1f1b(given)
+    for order in permutations(range(len(given.rooms))):
+        if all(given.rooms[g] >= need for g, need in zip(order, needs, strict=True)):
+            return list(order)
+    return None
 
 
-def _draw_spans(failure: Failure) -> "Figure":
-    given = failure.given
-    passed = _passed(given)
-    layer = 1 + passed.index(min(passed))
-    text = f"Layer {layer} lets {min(passed)} pass, no other less"
-    axes = ("layer", "rate of its stages")
-    numbers = list(range(1, given.layers + 1))
-    return plot_lines(numbers, {"rate": passed}, text + failure.yours, axes, (layer, min(passed)))
+def _off_order(given: Given, order: Any) -> str:
+    return gives(order, _why_not(given, order))
 
 
-def _look_at_spans(given: Given) -> str:
-    if not _least(given):
-        return "some layer is held by nobody: what passes it?"
-    if given.layers == 1:
-        return "all stages hold the one layer: what do they let pass together?"
-    return "go through the layers one by one: which stages hold it, and what do they let pass together?"
+def _why_not(given: Given, order: Any) -> str:
+    right, needs = _first_that_fits(given), held_by_1f1b(given)
+    if order is None:
+        return "" if right is None else "it says that no order fits, and one does"
+    if not isinstance(order, list) or sorted(order) != list(range(len(needs))):
+        return f"it is no order of the GPUs 0 to {len(needs) - 1}"
+    for rank, (gpu, need) in enumerate(zip(order, needs, strict=True)):
+        if given.rooms[gpu] < need:
+            holds = f"rank {rank} holds {need} microbatches, and GPU {gpu} has room for"
+            none = "; no order fits here" if right is None else ""
+            return f"{holds} {given.rooms[gpu]}{none}"
+    return ""
 
 
-def _ways(chance: random.Random) -> Given:
-    """Ways, each with its stages, tokens per second and seconds; a stage; and the tokens of a microbatch."""
-    stages = chance.randint(1, 5)
-    ways = []
-    for _ in range(chance.randint(1, 4)):
-        on_it = sorted(chance.sample(range(stages), chance.randint(1, stages)))
-        ways.append([on_it, chance.randint(1, 40), chance.randint(1, 9)])
-    return Given(ways=ways, stage=chance.randrange(stages), tokens=chance.choice((1, 4, 10, 16)))
+def _draw_order(failure: Failure) -> "Figure":
+    given, order = failure.given, failure.answer
+    right = _first_that_fits(given)
+    if not isinstance(order, list) or sorted(order) != list(range(len(given.rooms))):
+        order = right or list(range(len(given.rooms)))
+    rows = []
+    for rank, (gpu, need) in enumerate(zip(order, held_by_1f1b(given), strict=True)):
+        blocks = [Block(1, colour_of(gpu), str(i)) for i in range(need)]
+        room = given.rooms[gpu]
+        rows.append(BlockRow(f"rank {rank}: GPU {gpu}", blocks, mark=room, wrong=room < need))
+    wrong = sum(row.wrong for row in rows)
+    text = f"1F1B does not fit on {wrong} of {len(rows)} ranks in this order"
+    if not wrong:
+        text = "In this order 1F1B fits on every rank"
+    elif right is None:
+        text = "1F1B fits in no order of these GPUs; this is one of them"
+    return plot_rows(rows, text, "microbatches held", "the line is what the GPU has room for")
 
 
-def _kept(given: Given) -> list[float]:
-    """Microbatches in flight on each way that passes the stage."""
-    through = (way for way in given.ways if given.stage in way[0])
-    return [rate * seconds / given.tokens for _, rate, seconds in through]
+def _look_at_order(given: Given) -> str:
+    if _first_that_fits(given) is None:
+        return "here no order fits: return None"
+    if given.m < len(given.rooms):
+        return "a rank never holds more microbatches than there are"
+    return "which rank holds most, and which GPU should it be?"
 
 
-def _places(given: Given) -> int:
-    """For how many whole microbatches the stage needs memory."""
-    tokens = sum(rate * seconds for way, rate, seconds in given.ways if given.stage in way)
-    return -(-tokens // given.tokens)
+def _placements(chance: random.Random) -> Given:
+    """Placements with a lower bound of the step, and the step that a simulation finds; some meet their bound."""
+    n = chance.randint(1, 7)
+    bounds = [chance.randint(10, 40) for _ in range(n)]
+    steps = [bound + chance.choice((0, 0, 1, 3, 6, 12)) for bound in bounds]
+    return Given(bounds=bounds, steps=steps)
 
 
-def _look_at_ways(given: Given) -> str:
-    if not _kept(given):
-        return "a stage that is on no way keeps nothing"
-    if len(_kept(given)) == 1:
-        return "Little: how many tokens are on the one way at a time? The stage keeps all of them"
-    return "the stage keeps what is in flight on each of its ways, for as long as that way takes"
+def _simulated(given: Given, ends: Callable[[float, float], bool] = operator.ge) -> int:
+    """How many until no bound is below the best step found, so until a bound `ends` the proof with that step."""
+    best, number = math.inf, 0
+    for bound, step in sorted(zip(given.bounds, given.steps, strict=True)):
+        if ends(bound, best):
+            break
+        best, number = min(best, step), number + 1
+    return number
+
+
+def _until_met(given: Given) -> int:
+    """As `_simulated`, but it goes on where a bound only equals the best step."""
+    return _simulated(given, operator.gt)
+
+
+def _look_at_placements(given: Given) -> str:
+    if len(given.bounds) == 1:
+        return "before the first simulation nothing is known"
+    if given.bounds != sorted(given.bounds):
+        return "in which order should placements be simulated, so that the first bound ends it?"
+    if _until_met(given) != _simulated(given):
+        return "here a bound equals the best step found; can that placement be shorter?"
+    return "compare each bound with the best of all steps so far, not with its own"
 
 
 EXERCISES: dict[str, Exercise] = {
     "16.1": Function(
-        signature="least_layer(spans, rates, layers)",
-        inputs=drawn(161, 200, _spans, lambda given: (len(given.spans), given.layers)),
-        target=_least,
-        hint=_look_at_spans,
-        picture=_draw_spans,
-        half=lambda given, answer: answer == min(filter(None, _passed(given))),
+        signature="order_of(rooms, m)",
+        inputs=drawn(121, 150, _rooms, lambda given: (len(given.rooms), given.m)),
+        target=_first_that_fits,
+        off=_off_order,
+        hint=_look_at_order,
+        picture=_draw_order,
+        half=lambda given, _: _first_that_fits(given) is None or given.m < len(given.rooms),
     ),
     "16.2": Function(
-        signature="memory_for(ways, stage, tokens)",
-        inputs=drawn(162, 200, _ways, lambda given: (len(given.ways), given.stage)),
-        target=_places,
-        hint=_look_at_ways,
-        half=lambda given, answer: isclose(answer, sum(_kept(given))),
+        signature="simulations(bounds, steps)",
+        inputs=drawn(182, 200, _placements, lambda given: len(given.bounds)),
+        target=_simulated,
+        hint=_look_at_placements,
+        half=lambda given, number: number == _until_met(given),
     ),
 }

@@ -37,7 +37,7 @@ def notebooks_of_the_course() -> tuple[Notebook, ...]:
     Examples
     --------
     >>> [book.number for book in notebooks_of_the_course()][-1]
-    '19'
+    '17'
     """
     books = []
     for path in sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb")):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _TALL_PIXELS, _LOW_PIXELS = 26, 15  # a row of few stages, and of many
 _MOST_TALL_ROWS = 16
 _WIDEST_LINK_PIXELS = 8
+_FEW_LAYERS = 20  # of which every number is written
 
 
 def plot_flow(flow: Flow) -> "Figure":
@@ -95,7 +96,11 @@ def flow_parts(flow: Flow) -> dict:
         [bars, *lines],
         _title(flow),
         "a line goes from a stage's last layer to the next stage, as wide as what it carries",
-        x={"title": "layer", "range": [0.4, layers + 0.6]},
+        x={
+            "title": "layer",
+            "range": [0.4, layers + 0.6],
+            "dtick": 1 if layers <= _FEW_LAYERS else 10,
+        },
         y=rows(names, tickfont={"size": 12 if len(names) <= _MOST_TALL_ROWS else 9}),
         height=130
         + (_TALL_PIXELS if len(names) <= _MOST_TALL_ROWS else _LOW_PIXELS) * max(1, len(names)),

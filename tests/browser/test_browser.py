@@ -234,9 +234,9 @@ def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(page):
 # What stands below a chart once work beside the kernel is done.
 ENDS_WITH = {
     "00_start_here.ipynb": "would help most",
-    "10_from_placement_to_timeline.ipynb": "in flight:",
+    "10_in_flight.ipynb": "in flight:",
     # of the mix explorer: until then the chart of the deployment has no bars
-    "11_deployments.ipynb": "Best deployment: 4",
+    "12_deployments_and_rent.ipynb": "Best deployment: 4",
 }
 
 

@@ -1,5 +1,7 @@
 """Grading: right, wrong, hanging and hostile notebooks; answers cross to the checker as plain data only."""
 
+import inspect
+import itertools
 import json
 import math
 import os
@@ -13,6 +15,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from make_solutions import solution
 from nbformat.v4 import new_code_cell, new_notebook
 from typer.testing import CliRunner
 
@@ -151,7 +154,7 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
         ],
         "02.1": [lambda layers, ms: sum(ms), lambda layers, ms: None, 3],
         "07.2": [pl.schedule("1F1B", 4, 8), pl.schedule("GPipe", 4, 8), 5],
-        "14.2": [lambda costs, stages: [len(costs)], lambda *_: 1 / 0],
+        "13.2": [lambda costs, stages: [len(costs)], lambda *_: 1 / 0],
     }
     for name, tried in values.items():
         for value in tried:
@@ -162,13 +165,13 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
             assert (points == 1) == right, (name, value, why, said)
             if points is not None and not callable(value):
                 assert why.split(" (")[0][1:] in said, (name, value)
-    assert "ZeroDivisionError: division by zero" in _crossed("14.2", lambda *_: 1 / 0)[1]
+    assert "ZeroDivisionError: division by zero" in _crossed("13.2", lambda *_: 1 / 0)[1]
 
 
 def test_the_last_check_of_an_exercise_in_a_cell_counts_and_only_checks_are_asked():
     cell = "check('00.1', 1)\n%time x\ncourse.check('00.2', rate)\ncheck('00.1', 2)\nguess('7', 3)"
-    assert dict(_checks(cell)) == {"00.1": "2", "00.2": "rate"}
-    assert dict(_checks("check('00.1', (")) == {}
+    assert dict(_checks(Path("00.ipynb"), cell)) == {"00.1": "2", "00.2": "rate"}
+    assert dict(_checks(Path("00.ipynb"), "check('00.1', (")) == {}
 
 
 def test_forged_text_is_no_answer():
@@ -178,7 +181,7 @@ def test_forged_text_is_no_answer():
         '{"returned": [{"failed": 1}]}', '{"answer": {"tuple": [[1], 2], "set": []}}',
         '{"answer": "' + "x" * plain_answers.LONGEST + '"}',
     ):  # fmt: skip
-        for name in ("00.1", "00.2", "08.2", "14.2"):
+        for name in ("00.1", "00.2", "08.2", "13.2"):
             right, _ = plain_answers.checked(name, stated)
             assert not right, (name, stated)
 
@@ -206,6 +209,17 @@ def test_a_copy_is_of_the_notebook_that_its_checks_belong_to():
     assert _exercises(Path("12034567_smith_07.ipynb"), [*of, "12.1"]) == of
     assert _exercises(Path("12034567_smith_07_late.ipynb"), []) == of
     assert _exercises(Path("lab_pricing_smith.ipynb"), []) == ["lab_pricing"]
+
+
+def test_a_copy_of_an_older_edition_is_refused_with_the_number_of_today(tmp_path):
+    """Every function under every other number, and under one that there is no more."""
+    functions = [name for name, one in EXERCISES.items() if getattr(one, "signature", "")]
+    for name, old in itertools.product(functions, [*functions[::7], "19.1"]):
+        asked = EXERCISES[name].signature.partition("(")[0]
+        copy = _saved(tmp_path / "old.ipynb", f"pl.course.check({old!r}, {asked})")
+        if old != name:
+            with pytest.raises(pl.errors.InvalidData, match=f"was {old} and is {name} now"):
+                grade(copy)
 
 
 # what one copy may have in it, and an honest student too
@@ -294,9 +308,8 @@ def test_answers_written_down_for_the_inputs_of_the_notebook_do_not_pass_with_a_
         tmp_path / "10.ipynb",
         f"import pipelab as pl\nknown = {known!r}",
         "pl.course.check('10.1', lambda times: known.get(tuple(times), 1))",
-        "def answer(prefill, decode, tokens, m):\n"
-        "    return sum(prefill) + (tokens - 1) * max(sum(decode), m * max(decode))",
-        "pl.course.check('10.2', answer)",
+        inspect.getsource(solution("10.2")),
+        "pl.course.check('10.2', best_rate)",
     )
     assert EXERCISES["10.1"].grade(lambda times: known.get(tuple(times), 1))[0] == 1
     assert _points(grade(copy, limit=60, seed=3)) == {"10.1": 0, "10.2": 3}

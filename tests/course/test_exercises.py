@@ -12,7 +12,7 @@ import pytest
 from make_solutions import solution
 
 import pipelab as pl
-from pipelab.course import n04, n07, n08, n18, plain_answers
+from pipelab.course import n04, n07, n08, n16, plain_answers
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Function, Given, Number
 from pipelab.course.scored_labs import Lab
@@ -111,9 +111,6 @@ def test_an_answer_rounded_too_far_is_told_so_and_a_count_is_exact():
     assert exercise.grade(190.6)[0]
     assert "Hint: it is the answer, rounded too far: give one" in exercise.grade(191)[1]
     assert exercise.grade(192)[1].endswith("Hint: take the largest")
-    # rounded down the heaviest layer is right; rounded up, the count has fallen already
-    assert str(pl.course.check("13.2", 2.059)).startswith("exercise 13.2: right, ")
-    assert "rounded too far" in str(pl.course.check("13.2", 2.06))
     assert (
         str(pl.course.check("02.2", 173966763.0)) == "exercise 02.2: right, 173,966,763 placements"
     )
@@ -146,22 +143,6 @@ def test_links_slower_than_the_answer_are_of_no_use():
         for share in (1.001, 0.999)
     ]
     assert used == [3, 2]
-
-
-@pytest.mark.slow
-def test_the_orders_that_a_count_accepts_hardly_ever_run():
-    """Against the simulator, which refuses the others."""
-
-    def runs(rows):
-        try:
-            order = pl.Schedule.of("", [[f"{r}{a}" for a in row] for r, row in enumerate(rows)])
-            pl.simulate(order, pl.StageCosts(1, 1, 1))
-        except pl.errors.InvalidSchedule:
-            return False
-        return True
-
-    rows = list(itertools.permutations(("F0", "F1", "B0", "B1")))
-    assert sum(map(runs, itertools.product(rows, repeat=2))) == EXERCISES["14.3"].target() == 26
 
 
 # What is found
@@ -221,42 +202,47 @@ SLIPS = {
         [("ceil(sum(times) / max(times))", f"sum(times) {over} max(times)") for over in ("//", "/")],
         ("max(times)", "min(times)"),
     ),
-    "10.2": ([("(tokens - 1)", "tokens")], (", m * max(decode)", ", 0")),
-    "11.1": (
+    "10.2": ([("room // b + 1", "2")], ("seconds <= promise", "True")),
+    "11.1": ([("(tokens - 1)", "tokens")], (", m * max(decode)", ", 0")),
+    "11.2": (
+        [("    free, waited =", "    stages = [max(stages)]\n    free, waited =")],
+        ("max(now, free[s])", "now"),
+    ),
+    "12.1": (
         [("max(rates[k - 1] + best[n - k] for k in range(1, min(n, len(rates)) + 1))",
           "max((rates[k - 1] / k, rates[k - 1] + best[n - k]) for k in range(1, min(n, len(rates)) + 1))[1]")],
         ("best[-1]", "rates[min(gpus, len(rates)) - 1]"),
     ),
-    "11.2": (
+    "12.2": (
         [("max(rate / cost(mix)", "min(rate / cost(mix)")],
         (" * max(rate / cost(mix) for mix, rate in pipelines)", ""),
     ),
-    "12.1": ([(" + (whole if n else 0)", "")], ("return n", "return layers")),
-    "12.2": ([("3 * layers", "(3 * layers + again)")], ("3 * layers", "2 * layers")),
+    "12.3": (
+        [("fewest[-1]", "min((d / r, d * -(-load // r)) for d, r in pipelines)[1]")],
+        ("fewest[-1]", "min(d / r for d, r in pipelines) * load"),
+    ),
     "13.1": (
         [("rate(1)", "min([gb_per_s / gb for gb_per_s in links] or stages)")],
         ("rate(tokens) / rate(1)", "1"),
     ),
-    "14.1": ([(" and ends(order) is not None", "")], ("frugal and ends(order) is not None", "True")),
-    "14.2": (
+    "13.2": (
         [("    share, sizes", "    costs = [1] * len(costs)\n    share, sizes")],
         ("(load >= share or left == to_open)", "left >= to_open and load >= share"),
     ),
+    "13.3": (
+        [("all(number <= order.ranks - rank for rank, number in enumerate(held))", "True")],
+        ("return False", "return True"),
+    ),
+    "14.1": ([(" + (whole if n else 0)", "")], ("return n", "return layers")),
+    "14.2": ([('return float("inf")', "return 0")], ("sum(parts[:stage]), sum(parts[stage:])", "18, 0")),
     "15.1": ([("seen[seen.index(rank) :]", "seen")], ("seen[seen.index(rank) :]", "[]")),
-    "16.1": ([("min(passed)", "min(filter(None, passed))")], ("min(passed)", "min(rates)")),
-    "16.2": (
+    "16.1": ([("min(m, len(rooms) - rank)", "len(rooms) - rank")], ("order if fits else None", "[*range(len(rooms))]")),
+    "16.2": ([("bound >= best", "bound > best")], ("sorted(zip(bounds, steps, strict=True))", "zip(bounds, steps)")),
+    "17.1": ([("min(passed)", "min(filter(None, passed))")], ("min(passed)", "min(rates)")),
+    "17.2": (
         [("-(-in_flight // tokens)", "in_flight / tokens")],
         ("rate * seconds", "rate * seconds / len(way)"),
     ),
-    "17.1": (
-        [("fewest[-1]", "min((d / r, d * -(-load // r)) for d, r in pipelines)[1]")],
-        ("fewest[-1]", "min(d / r for d, r in pipelines) * load"),
-    ),
-    "17.2": ([("room // b + 1", "2")], ("seconds <= promise", "True")),
-    "18.1": ([("min(m, len(rooms) - rank)", "len(rooms) - rank")], ("order if fits else None", "[*range(len(rooms))]")),
-    "18.2": ([("bound >= best", "bound > best")], ("sorted(zip(bounds, steps, strict=True))", "zip(bounds, steps)")),
-    "19.1": ([('return float("inf")', "return 0")], ("sum(parts[:stage]), sum(parts[stage:])", "18, 0")),
-    "19.2": ([("2 * half(weights)", "half(weights)")], ("gb / each", "gb")),
 }  # fmt: skip
 
 
@@ -270,8 +256,8 @@ def test_every_function_is_here():
     named = {n for n, x in EXERCISES.items() if isinstance(x, Function) and not isinstance(x, Lab)}
     assert named - {"15.2"} == set(SLIPS)
     undrawn = {name for name in named if not EXERCISES[name].picture}
-    of_numbers = {"16.2", "17.2", "18.2", "19.2"}  # the input and a hint say it all
-    assert undrawn == of_numbers | {"09.2", "10.2", "12.2", "13.1", "14.1", "14.2", "15.1", "15.2"}
+    of_numbers = {"10.2", "11.1", "11.2", "16.2", "17.2"}  # the input and a hint say it all
+    assert undrawn == of_numbers | {"09.2", "13.1", "13.2", "13.3", "15.1", "15.2"}
 
 
 @pytest.mark.quick(5)
@@ -288,7 +274,7 @@ def test_a_function_is_right_or_shown_the_smallest_input_and_has_half_a_point_by
         assert earned == points
         answer, failure = pl.course.check(name, mine), exercise.smallest_failure(mine)
         assert str(answer) == f"exercise {name}: not yet. {why[0].upper()}{why[1:]}"
-        assert why.startswith(f"on {failure.given} yours ") or name == "18.1"
+        assert why.startswith(f"on {failure.given} yours ") or name == "16.1"
         assert answer.figure == (exercise.picture(failure) if exercise.picture else None)
         if exercise.target and not exercise.off:
             assert failure.given == next(
@@ -322,8 +308,8 @@ def test_verdicts_stay_with_hidden_inputs(name):
     [
         ("00.2", 3, "expected the function itself, as `def rate(cuts):` makes it; yours is 3"),
         ("00.2", lambda: 1, "yours gives TypeError: "),
-        ("14.2", solution("14.2", SLIPS["14.2"][1]), "yours gives [2]: that is 1 of 2 stages"),
-        ("14.2", lambda c, s: [1] * s, "yours gives [1]: that is 1 of 2 layers"),
+        ("13.2", solution("13.2", SLIPS["13.2"][1]), "yours gives [2]: that is 1 of 2 stages"),
+        ("13.2", lambda c, s: [1] * s, "yours gives [1]: that is 1 of 2 layers"),
         ("07.2", solution("07.2", SLIPS["07.2"][0][0]), "cannot be run: deadlock"),
         ("07.2", solution("07.2", SLIPS["07.2"][1]), "microbatches and has room for"),
         ("07.2", lambda r, m, room: ["F0"], "rank 0 lacks B0"),
@@ -335,8 +321,8 @@ def test_verdicts_stay_with_hidden_inputs(name):
             lambda row, *_: sorted(solution("08.1")(row, 0, 9)),
             "no longer in the given order",
         ),
-        ("18.1", lambda *x: None, "it says that no order fits, and one does"),
-        ("18.1", lambda rooms, m: [0], "it is no order of the GPUs 0 to 1"),
+        ("16.1", lambda *x: None, "it says that no order fits, and one does"),
+        ("16.1", lambda rooms, m: [0], "it is no order of the GPUs 0 to 1"),
     ],
 )
 def test_what_is_wrong_is_told(name, mine, why):
@@ -350,7 +336,7 @@ def test_answers_may_be_tuples_and_arguments_may_be_changed():
         return answer
 
     assert EXERCISES["00.2"].grade(changes_its_argument)[0] == 1
-    assert EXERCISES["14.2"].grade(lambda *x: tuple(solution("14.2")(*x)))[0] == 1
+    assert EXERCISES["13.2"].grade(lambda *x: tuple(solution("13.2")(*x)))[0] == 1
 
 
 def test_half_points_are_for_failures_that_are_all_half_right_and_of_the_kind():
@@ -387,12 +373,12 @@ def test_on_small_inputs_no_order_within_the_memory_is_faster(m, room):
 
 
 def test_what_1f1b_holds_is_what_the_simulator_says():
-    """The needs of exercise 18.1, and the peak of 12.1 with nothing recomputed."""
-    for given in EXERCISES["18.1"].inputs()[::10]:
+    """The needs of exercise 16.1, and the peak of 14.1 with nothing recomputed."""
+    for given in EXERCISES["16.1"].inputs()[::10]:
         timeline = pl.simulate(
             pl.schedule("1F1B", len(given.rooms), given.m), pl.StageCosts(1, 1, 1)
         )
-        assert list(timeline.peak_in_flight) == n18.held_by_1f1b(given)
+        assert list(timeline.peak_in_flight) == n16.held_by_1f1b(given)
 
 
 def test_littles_number_is_what_the_timeline_needs():

@@ -1,4 +1,4 @@
-"""The restated programs: what they answer, item by item, and every fault on the smallest input that shows it.
+"""The restated programs: what they answer, item by item.
 
 Their orders against the clock are in test_timeline.py.
 """
@@ -7,10 +7,7 @@ import inspect
 import re
 from itertools import pairwise, product
 
-import pytest
-
 from pipelab.course.ledger import published_programs
-from pipelab.course.ledger.programs import FAULTS, PROPERTIES, size
 from pipelab.course.ledger.published_programs import (
     Panic,
     PipelineClock,
@@ -71,15 +68,3 @@ def test_every_order_of_the_clock_has_every_action_once():
             assert after == [("W", a[1:]) for a in order if a[0] == "I"]
             chunks = clock.schedule_interleaved(2)
             assert len(set(chunks)) == len(chunks) == 4 * m
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.program}: {fault.name}")
-def test_every_fault_shows_on_some_of_its_inputs_the_smallest_first(fault):
-    """The inputs are sorted, and not all of them show it."""
-    found = [fault.shows(*arguments) for arguments in fault.inputs]
-    shown = [each for each in found if each]
-    assert 0 < len(shown) < len(found)
-    assert all(answers != right for answers, right in shown)
-    assert fault.caught_by in PROPERTIES
-    sizes = list(map(size, fault.inputs))
-    assert sizes == sorted(sizes)

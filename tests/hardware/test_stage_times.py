@@ -1,7 +1,7 @@
 """Times of stages that were measured for pipelab: what they are like, and how well the roofline predicts them."""
 
 import pipelab as pl
-from pipelab.course.n12 import layer_errors
+from pipelab.course.n14 import layer_errors
 from pipelab.files.bundled_folders import data_dir
 
 

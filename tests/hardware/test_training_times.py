@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import pipelab as pl
-from pipelab.course.n12 import TIMES, gpt, training_errors
+from pipelab.course.n14 import TIMES, gpt, training_errors
 from pipelab.hardware.roofline import training_flops
 from pipelab.hardware.serving_engines import load_engines
 

@@ -195,7 +195,7 @@ class Claim:
     stated : str
         The number as printed, or what was tested in pipelab's words.
     how : str
-        The computation in words.
+        The computation in words; of a number of the write-up the line that computes it.
     remark : str
         What a reader should know besides, an assumption first; of a reading, the answer. `{}` stands
         for known values.
@@ -224,9 +224,9 @@ class Claim:
     def computed(self) -> ComputedClaim:
         """Compute it."""
         value = self.compute()
-        if self.kind == "reading":
-            return ComputedClaim(None, known=value or ())
-        return value if isinstance(value, ComputedClaim) else ComputedClaim(value)
+        if isinstance(value, ComputedClaim):
+            return value
+        return ComputedClaim(None, value or ()) if self.kind == "reading" else ComputedClaim(value)
 
     def row(self) -> dict[str, str]:
         """Compute it, as a row of the ledger. A computation that fails is a row that says why."""

@@ -1,14 +1,12 @@
-"""What three published programs say and get wrong: statement, run, smallest input, and what catches it.
+"""What three published programs say of themselves, each statement tried on small inputs.
 
 Each statement is a function that is given an input, and says what the program answers there and what is
-right, or None if nothing is wrong. `programs.toml` names the fault, or quotes the program, or both; no
-input that shows a fault is written anywhere, since the smallest one is searched for. The faults
-(`FAULTS`) and the rows of the ledger (`CLAIMS`) are selections of this one table.
+right, or None if nothing is wrong. `programs.toml` quotes the program; no input that shows a fault is
+written anywhere, since the smallest one is searched for.
 """
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -24,41 +22,17 @@ from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.splits import (
     bottleneck,
-    split_bandwidth_aware,
     split_by_flops,
     split_even,
     split_exhaustive,
     split_minmax,
-    split_proportional,
 )
 
 if TYPE_CHECKING:
     from pipelab.engine.timeline import Timeline
     from pipelab.schedules import Schedule
 
-# What must hold of any program that lays out a pipeline, and would have caught the faults.
-PROPERTIES = (
-    "an input without an answer is refused",
-    "an input with an answer gets one, with nothing left out",
-    "a slower, plainer computation agrees",
-    "the steps, run, end in time and hold no more than they should",
-    "a formula gives what a run gives",
-)
-
-
 Shown = tuple[str, str] | None
-
-
-@dataclass(frozen=True, eq=False)  # inputs have lists: each fault is a key as itself
-class Fault:
-    """What is wrong, the property that is broken, and where to look for it."""
-
-    program: str
-    name: str
-    caught_by: str  # one of PROPERTIES
-    inputs: tuple[tuple, ...]  # the smallest first
-    # what the program answers on one of them, and what is right; None where nothing is wrong
-    shows: Callable[..., Shown]
 
 
 _INPUTS: dict[str, tuple[tuple, ...]] = {}
@@ -145,12 +119,6 @@ def bandwidths(*nodes: int) -> list[tuple]:
     return [each for n in nodes for each in product(range(n, 9), lists(n, range(1, 4)))]
 
 
-def too_few(layers: int, memory: list[int]) -> str:
-    """What its own proportional rule says there."""
-    panic = panics(published.assign_layers_proportional, layers, memory)
-    return str(panic).replace("panic", "refused")
-
-
 @statement([(n, [1] * k) for n, k in product(range(1, 21), range(1, 6)) if n >= k])
 def uneven(layers: int, memory: list[int]) -> Shown:
     held = sizes(published.assign_layers_proportional(layers, memory))
@@ -202,22 +170,6 @@ def refused(layers: int, memory: list[int]) -> Shown:
     return ("an answer", "a panic") if answers else None
 
 
-@statement(product(range(2, 6), lists(2, range(1, 4)), [[1, 1]]))
-def memory_unused(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
-    first, second = sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
-    wrong = (first - second) * (memory[0] - memory[1]) < 0
-    right = split_bandwidth_aware(layers, memory, bandwidth)
-    return differ([first, second], sizes(right)) if wrong else None
-
-
-@statement(identical((2, 3), range(4)))
-def left_empty(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
-    if layers >= len(memory):
-        return None
-    arguments = layers, memory, bandwidth
-    return unrefused(too_few(layers, memory), published.assign_layers_bandwidth_aware, *arguments)
-
-
 @statement(product(range(4, 9), lists(4, (1, 2))))
 def truncated(layers: int, bandwidth: list[int]) -> Shown:
     theirs = sizes(published.assign_layers_bandwidth_aware(layers, [1] * 4, bandwidth))
@@ -249,18 +201,6 @@ def not_weighted(layers: int, memory: list[int]) -> Shown:
     theirs = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
     weighed = sizes(published.assign_layers_proportional(layers, memory))
     return (str(theirs), f"{weighed}, as the comment says") if theirs != weighed else None
-
-
-@statement([(n, [0] * k) for n, k in product(range(1, 9), range(1, 4)) if n >= k])
-def no_memory(layers: int, memory: list[int]) -> Shown:
-    held = sizes(published.assign_layers_proportional(layers, memory))
-    return (str(held), "refused: no memory") if max(held) - min(held) > 1 else None
-
-
-@statement([(2, [2**k] * 2) for k in range(64)])
-def sum_overflows(layers: int, memory: list[int]) -> Shown:
-    panic = panics(published.assign_layers_proportional, layers, memory)
-    return (panic, str(sizes(split_proportional(layers, memory)))) if panic else None
 
 
 # trustformers' scheduler, gpipe_pp.rs
@@ -318,14 +258,6 @@ def indexes(flops: list[int], stages: int) -> Shown:
 def both_cuts(flops: list[int]) -> tuple[tuple[range, ...], ...]:
     """Its cut into two stages, and the one with the least bottleneck."""
     return published.seed_by_flops(flops, 2), given(split_minmax(flops, 2))
-
-
-@statement([(f,) for n in (2, 3) for f in lists(n, range(1, 5))])
-def not_least(flops: list[int]) -> Shown:
-    if panics(published.seed_by_flops, flops, 2):
-        return None
-    theirs, best = (bottleneck(cut, flops) for cut in both_cuts(flops))
-    return (f"a stage of {theirs:g}", f"no stage above {best:g}") if theirs > best else None
 
 
 @statement(ENOUGH)
@@ -457,15 +389,6 @@ def chunk_order(stages: int, microbatches: int) -> Shown:
     return None
 
 
-@statement(product(range(1, 3), range(3), range(3)))
-def clock_for_nobody(stages: int, microbatches: int, stage: int) -> Shown:
-    if stage < stages:
-        return None
-    clock = published.PipelineClock(stages, microbatches, stage)
-    right = f"refused: there is no stage {stage} of {stages}"
-    return unrefused(right, clock.schedule_interleaved, 1)
-
-
 @statement(
     ENOUGH,
     known=lambda: (
@@ -494,20 +417,7 @@ def weights_in_warm_up(stages: int, microbatches: int) -> Shown:
     return None if early else ("no W", "some W")
 
 
-@statement(product(range(1, 4), range(1, 4)))
-def unfilled(stages: int, microbatches: int) -> Shown:
-    orders = published.clock_zero_bubble, partial(schedule, "ZBH1")
-    theirs, right = (run(order(stages, microbatches)).makespan for order in orders)
-    return (f"ends at {theirs:g}", f"ends at {right:g}") if theirs > right else None
-
-
-def _fault(name: str, said: dict[str, str]) -> Fault:
-    program, broken = said["section"], said["caught_by"]
-    return Fault(program, said["fault"], broken, _INPUTS[name], globals()[name])
-
-
 def _claim(name: str, said: dict[str, str]) -> Claim:
-    said = {field: text for field, text in said.items() if field not in ("fault", "caught_by")}
     compute = globals()[name]
     if name in _INPUTS:
         compute = partial(_computed, compute, _INPUTS[name], _KNOWN[name])
@@ -520,6 +430,4 @@ def _computed(
     return ComputedClaim(trial(shows, inputs), known())
 
 
-_SAID = entries_beside(__file__)
-FAULTS = [_fault(name, said) for name, said in _SAID.items() if "fault" in said]
-CLAIMS = [_claim(name, said) for name, said in _SAID.items() if "place" in said]
+CLAIMS = [_claim(name, said) for name, said in entries_beside(__file__).items()]

@@ -6,8 +6,8 @@ Random problems are seeded and need two stages or more; brute force says what is
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
-from itertools import combinations, pairwise, product
+from functools import cache, partial
+from itertools import combinations, product
 from math import comb, prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -234,44 +234,6 @@ def scenario(*gpus: int) -> "Evaluation":
     return once(evaluate, problem, Placement.of(list(stages)))
 
 
-def single_gpu_misses() -> object:
-    return optimum("tiny", 2), optimum("tiny")
-
-
-def scenario_rates() -> object:
-    return tuple(stage.throughput for stage in scenario(1, 2, 4).stages)
-
-
-def medium_size() -> object:
-    return case("medium").model.layers, len(case("medium").cluster)
-
-
-def medium_has_h100() -> object:
-    return sum(gpu.type == "H100" for gpu in case("medium").cluster.gpus), 0
-
-
-def original_segments() -> object:
-    every = original("all")["segments"]
-    return ComputedClaim(original()["segments"], known=(every,), literally=every)
-
-
-def original_binaries() -> object:
-    binaries = original()["segments"] + original()["connections"]
-    return ComputedClaim((binaries,) * 2, literally=(binaries + len(case("medium").cluster),) * 2)
-
-
-def original_connections() -> object:
-    return ComputedClaim(original()["connections"], literally=original("all")["connections"])
-
-
-def original_variables() -> object:
-    return ComputedClaim(original()["variables"], literally=original("all")["variables"])
-
-
-def original_rows() -> object:
-    return original()["rows"]
-
-
 def growth_with_gpus() -> object:
     medium = case("medium")
     types, numbers = medium.cluster.kinds, medium.cluster.kind_count
@@ -291,46 +253,14 @@ def weak_gpus_limit() -> object:
     return slowest(1), slowest(2)
 
 
-def demo_setup() -> object:
-    demo = case("demo")
-    counts = (int(n) for n in demo.cluster.kind_count)
-    return demo.model.layers, len(demo.cluster), *counts, demo.workload.batch_size
-
-
 def must_use_every_type() -> object:
     heavy = (with_model(case("demo"), layer_weight_gb=gb) for gb in (2, 5))
     return tuple(len(given(once(solve, p, "aggregated").placement)) for p in heavy)
 
 
-def h100_rate() -> object:
-    return ComputedClaim(rate("demo", "H100", 14), literally=rate("demo", "H100", 8))
-
-
-def a10_rate() -> object:
-    demo = case("demo")
-    batch, layers = demo.workload.batch_size, demo.model.layers
-    short = replace(demo.workload, sequence_length=1)
-    as_v100 = float(linear(demo).gpu_throughput("V100", demo.workload, batch, layers))
-    return ComputedClaim(
-        float(linear(demo).gpu_throughput("A10", short, batch, layers)), known=(as_v100,)
-    )
-
-
-def t4_rate() -> object:
-    return ComputedClaim(rate("demo", "T4", 14), literally=rate("demo", "T4", 2))
-
-
 def slowest_of_the_scenario() -> object:
     alone = scenario(1, 1, 1)
     return alone.stages[int(alone.bottlenecks[0].split()[1]) - 1].gpu_types[0]
-
-
-def shared_batches() -> object:
-    return rate("demo", "A10", 14, 2), rate("demo", "T4", 14, 4)
-
-
-def balanced_pipeline() -> object:
-    return ComputedClaim(scenario(1, 2, 4).throughput, known=(optimum("demo"),))
 
 
 def scenario_is_optimal() -> object:
@@ -339,14 +269,6 @@ def scenario_is_optimal() -> object:
     stages = given(best("demo", 4).evaluation).stages
     types = ", ".join(f"{len(s.stage.gpus)}×{s.gpu_types[0]}" for s in stages)
     return ComputedClaim((scenario(1, 2, 4).throughput, faster.throughput), known=(types,))
-
-
-def split_of_the_batch() -> object:
-    return optimum("tiny", 4), optimum("tiny", 4, batch_split="balanced")
-
-
-def explosion() -> object:
-    return size("demo", 3)["allocations"], size("demo", 3)["connections"]
 
 
 def slowest_gpu_of_a_stage() -> object:
@@ -414,30 +336,6 @@ def magic_formulas() -> object:
     )
 
 
-def uniform_links() -> object:
-    matrix = tiny().cluster.bandwidth_matrix()
-    return average_link(tiny()), float(tiny().link_throughput(matrix[matrix > 0].min()))
-
-
-def three_h100_named() -> object:
-    first, other = (heuristic(p).details["stages"][0] for p in (case("demo", 3), tiny()))
-    return ComputedClaim(
-        f"{first.gpu_type}, {first.number}", literally=f"{other.gpu_type}, {other.number}"
-    )
-
-
-def third_of_the_batch() -> object:
-    share, other = (
-        problem.workload.batch_size / heuristic(problem).details["stages"][0].number
-        for problem in (case("demo", 3), tiny())
-    )
-    return ComputedClaim(share, literally=other)
-
-
-def coordination() -> object:
-    return (linear(case("tiny")).efficiency,)
-
-
 def fungible_gpus() -> object:
     # two are needed; the fastest has slow links
     links = {("A100", "V100"): 12, ("A100", "L20"): 12, ("V100", "L20"): 400}
@@ -449,22 +347,6 @@ def fungible_gpus() -> object:
     ]
     without = predicted(tiny(), factor=False), given(joint(tiny()).throughput)
     return ComputedClaim(both[0], known=(*both[1], *(round(each, 6) for each in without)))
-
-
-def heuristic_rate() -> object:
-    return predicted(tiny())
-
-
-def several_sets() -> object:
-    return ComputedClaim((sets_meant(tiny()), 1), known=(two_a100(),))
-
-
-def joint_rate() -> object:
-    return (joint(tiny()).throughput,) * 2
-
-
-def too_optimistic() -> object:
-    return predicted(tiny()), optimum("tiny", 2)
 
 
 # "Correct Joint ILP Formulation", from the idea to its size
@@ -484,10 +366,6 @@ def types_of_ids() -> object:
     return ", ".join(", ".join(types) for types in sets)
 
 
-def one_rate_each() -> object:
-    return len(once(enumerate_candidates, tiny()).throughput), size("tiny", 2)["allocations"]
-
-
 def row_allows(by_layers: bool) -> Trial:
     """Where the other demand is met: pairs of tiny's allocations that a row allows exactly if the evaluator does."""
     candidates = once(enumerate_candidates, tiny())
@@ -505,20 +383,6 @@ def row_allows(by_layers: bool) -> Trial:
     return tried(found)
 
 
-def layer_rows() -> object:
-    return row_allows(by_layers=True)
-
-
-def gpu_rows() -> object:
-    return ComputedClaim(
-        row_allows(by_layers=False), known=(round(once(claimed_without, "gpu_exclusivity"), 3),)
-    )
-
-
-def connectivity_rows() -> object:
-    return once(claimed_without, "successor", "predecessor"), once(claimed_without)
-
-
 def connection_rows() -> object:
     candidates = once(enumerate_candidates, tiny())
     tail, head, found = candidates.tail, candidates.head, []
@@ -531,16 +395,11 @@ def connection_rows() -> object:
 
 
 def linear_throughput() -> object:
-    bound = once(joint_lp_bound, tiny(), "written", "as_written")
-    return bound, given(joint(tiny()).throughput)
+    return once(joint_lp_bound, tiny(), "written", "as_written"), joint(tiny()).throughput
 
 
 def big_m() -> object:
     return with_ms("valid"), with_ms("as_written"), round(best_of_all(slow(tiny())), 6)
-
-
-def exact_rates() -> object:
-    return efficiency(1.0), optimum("tiny", 2)
 
 
 def slowest_type() -> object:
@@ -557,14 +416,6 @@ def slowest_type() -> object:
         equal = same(together(layers, one, other), slower)
         found.append((f"{one} and {other}, {layers} layers", equal))
     return tried(found)
-
-
-def transfers_per_second() -> object:
-    return optimum("medium", 3), optimum("medium", 3, link_units="tokens")
-
-
-def tensor_size() -> object:
-    return case("tiny").link_throughput(400.0), 400.0 / case("tiny").tensor_gb()
 
 
 def cases_of_each_size() -> Iterator[tuple[str, dict[str, int], int]]:
@@ -599,77 +450,12 @@ def rows_of_layers_and_gpus() -> object:
     return parts, joint_size(flat)["rows"]
 
 
-def tiny_setup() -> object:
-    return tiny().model.layers, tiny().workload.batch_size, len(tiny().cluster)
-
-
-def tiny_segments() -> object:
-    return size("tiny", 2)["segments"]
-
-
-def tiny_allocations() -> object:
-    return size("tiny", 2)["allocations"]
-
-
-def tiny_variables() -> object:
-    return (size("tiny", 2)["variables"],) * 2
-
-
-def tiny_seconds() -> object:
-    return joint(tiny()).seconds
-
-
-def demo_segments() -> object:
-    return size("demo", 3)["segments"]
-
-
-def demo_allocations() -> object:
-    demo = size("demo", 3)
-    return ComputedClaim(demo["allocations"], literally=demo["segments"] * limitless(3))
-
-
-def demo_variables() -> object:
-    demo = size("demo", 3)
-    return ComputedClaim((demo["variables"],) * 2, known=(2 * demo["allocations"],))
-
-
-def demo_seconds() -> object:
-    return f"{round(gigabytes(size('demo', 3))):,} GB to build and solve it"
-
-
-def limit_per_stage() -> object:
-    return tuple(size("demo", most)["variables"] for most in (2, 1))
-
-
 # "Implementation and Results": what came out for tiny and for the demo
 
 
 def only_stage() -> "StageReport":
     """The one stage of the joint ILP's answer for tiny."""
     return given(joint(tiny()).evaluation).stages[0]
-
-
-def original_timeout() -> object:
-    answer = once(solve, case("tiny"), "single_gpu", segments="as_run")
-    return ComputedClaim(answer.throughput, known=(answer.status,))
-
-
-def two_a100() -> object:
-    return ", ".join(f"{s.number}×{s.gpu_type}" for s in heuristic(tiny()).details["stages"])
-
-
-def gpu_ids() -> object:
-    return f"{list(only_stage().stage.gpus)}"
-
-
-def first_and_last_layer() -> object:
-    layers = only_stage().stage.layers
-    return layers.start + 1, layers.stop, len(layers)
-
-
-def gpu_types() -> object:
-    types = only_stage().gpu_types
-    return f"{types[0]}, {len(types)}"
 
 
 def these_gpus_only() -> object:
@@ -691,24 +477,6 @@ def realistic_rate() -> object:
     return real / predicted(tiny()), real / only_stage().throughput
 
 
-def workload_per_gpu() -> object:
-    batch = only_stage().batch
-    return *batch, tiny().workload.batch_size, len(batch)
-
-
-def single_stage() -> object:
-    return len(given(joint(tiny()).placement)), 1
-
-
-def gpu_sets() -> object:
-    return tuple(b - a for a, b in pairwise([0, *(limitless(k) for k in (1, 2, 3))]))
-
-
-def all_allocations() -> object:
-    segments, sets = size("demo", 3)["segments"], limitless(3)
-    return ComputedClaim((segments, sets, segments * sets), known=(size("demo", 3)["allocations"],))
-
-
 def two_instead_of_three() -> object:
     two, three = size("demo", 2), size("demo", 3)
     known = three["allocations"], two["allocations"], two["variables"]
@@ -722,10 +490,6 @@ def one_type_only() -> object:
     return ComputedClaim((mixed["allocations"], one_type["allocations"]), known=known)
 
 
-def hierarchical_solving() -> object:
-    return both_at_once()[::-1]
-
-
 # The lessons, the comparison of approaches, the outlook and the conclusion
 
 
@@ -734,31 +498,11 @@ def classes(name: str) -> int:
     return len({int(c) for c in gpu_classes(case(name).cluster).of})
 
 
-def pre_enumeration() -> object:
-    return round(once(claimed_without), 3), round(best_of_all(three_heterogeneous()), 3)
-
-
 def named_gpus() -> object:
     most = (1, 2, 3, 4)
     named = [joint(case("tiny", k), form="tight").throughput for k in most]
     counted = [optimum("tiny", k) for k in most]
     return tuple(tuple(round(given(r), 9) for r in rates) for rates in (named, counted))
-
-
-def size_management() -> object:
-    return best("medium", 3).size["variables"], size("medium", 3)["variables"]
-
-
-def nothing() -> None:
-    """Nothing to compute."""
-
-
-def small_problems_first() -> object:
-    return 2 * size("tiny", 2)["allocations"], size("tiny", 2)["variables"]
-
-
-def question_solutions() -> object:
-    return (optimum("demo"),)
 
 
 def linear_is_better() -> object:
@@ -773,24 +517,11 @@ def problem_scope() -> object:
     return tuple(max(len(stage.gpus) for stage in p.stages) for p in placements)
 
 
-def pseudo_milp() -> object:
-    return tuple(answer.details["solver_status"] for answer in (heuristic(tiny()), joint(tiny())))
-
-
 def pure_milp() -> object:
     integer = once(joint_program, tiny())[0].integer
     whole = int(sum(integer))
     both = whole, len(integer) - whole
     return ComputedClaim((min(both), 0), known=both)
-
-
-def heuristic_variables() -> object:
-    meant, literally = (heuristic(p).size["variables"] for p in (case("demo", 3), tiny()))
-    return ComputedClaim(meant, literally=literally)
-
-
-def gpu_assignment() -> object:
-    return sets_meant(case("demo", 3)), 1
 
 
 def average_bandwidth() -> object:
@@ -818,14 +549,6 @@ def pairs_of_gpus(per_stage: int) -> Trial:
     return tried(found)
 
 
-def exact_pairs() -> object:
-    return pairs_of_gpus(1)
-
-
-def slowest_pairs() -> object:
-    return pairs_of_gpus(2)
-
-
 def linear_in_the_batch() -> object:
     problem, found = case("tiny"), []
     for gpu, layers in product(TYPES, range(1, problem.model.layers + 1)):
@@ -849,45 +572,6 @@ def exact_bottleneck() -> object:
     return tried(found)
 
 
-def original_optimality() -> object:
-    by_program = once(solve, case("medium"), "single_gpu", segments="as_run")
-    return by_program.throughput, optimum("medium")
-
-
-def joint_optimality() -> object:
-    return tried((p.name, same(joint(p).throughput, best_of_all(p))) for p in random_problems())
-
-
-def scalability() -> object:
-    heuristics = heuristic(case("demo", 3)).size
-    return original("all")["variables"], heuristics["variables"], size("medium", 2)["variables"]
-
-
-def decomposition() -> object:
-    return best("medium", 3).throughput, best("medium", 3).bound
-
-
-def pruning() -> object:
-    return size("medium", 3)["allocations"], classes("medium")
-
-
-def column_generation() -> object:
-    return (round(best("medium", 3).seconds, 3),)
-
-
-def provably_optimal() -> object:
-    return with_ms("as_written"), round(best_of_all(slow(tiny())), 6)
-
-
-def advance() -> object:
-    return optimum("medium", 2), optimum("medium")
-
-
-def hybrid_parallelism() -> object:
-    stages = given(best("medium", 2).placement).stages
-    return sum(len(stage.gpus) > 1 for stage in stages), 1
-
-
 def remaining_challenge() -> object:
     demo = case("demo", 3)
     types = demo.cluster.kinds
@@ -897,7 +581,26 @@ def remaining_challenge() -> object:
     return halved, size("demo", 3)["variables"], classes("demo")
 
 
-CLAIMS = [
-    Claim(**{**said, "compute": globals()[said.get("compute", name)]})
-    for name, said in entries_beside(__file__).items()
-]
+def first_lines() -> dict[str, Any]:
+    """Give what notebook 13 has defined where it says that lines can be pasted, by name."""
+    import pipelab as pl
+    from pipelab import course
+
+    cases_of_the_text = {"tiny": tiny(), "demo": case("demo", 3), "medium": case("medium")}
+    return {"pl": pl, "course": course, "comb": comb, "replace": replace} | cases_of_the_text
+
+
+def computed_by(line: str = "None", literally: str = "None", known: str = "()") -> ComputedClaim:
+    """Compute a row from the expressions that `writeup.toml` has for it."""
+    names = globals() | {"gigabytes": gigabytes} | first_lines()
+    return ComputedClaim(*(eval(text, names) for text in (line, known, literally)))
+
+
+def _claim(name: str, said: dict[str, str]) -> Claim:
+    texts = {field: said.pop(field) for field in ("line", "literally", "known") if field in said}
+    function = said.pop("compute", name)
+    compute = partial(computed_by, **texts) if texts else globals()[function]
+    return Claim(**{"how": texts.get("line", ""), **said}, compute=compute)
+
+
+CLAIMS = [_claim(name, said) for name, said in entries_beside(__file__).items()]
