@@ -56,17 +56,17 @@ def instances():
     yield "medium, pairs", pl.load_case("medium", max_gpus_per_stage=2), {}
     long, eight = pl.Workload(2048, 16, "decode"), "Llama-3-8B"
     few = {"A100-SXM-40": 1, "L4": 4, "T4": 6}
-    yield "notebook 11", problem(few, long, eight), {"batches": [16, 48, 80]}
+    yield "notebook 12", problem(few, long, eight), {"batches": [16, 48, 80]}
     limits = {"tpot_ms": 30, "ttft_ms": 5000, "pools": True, "batches": [1, 4, 16]}
     five = {"A100-SXM-40": 1, "L4": 2, "T4": 2}
-    yield "notebook 11, pools", problem(five, SHORT_ANSWERS, eight), limits
+    yield "notebook 12, pools", problem(five, SHORT_ANSWERS, eight), limits
     for sequences in (12, 24):
         load = pl.Workload(750, sequences, "mixed", output_tokens=240)
         geo = problem(pl.load_cluster("helix-geo24"), load, "Llama-2-70B")
-        yield f"notebook 16, {sequences} seq.", geo, {}
+        yield f"notebook 17, {sequences} seq.", geo, {}
     nine = problem({"H100-SXM": 1, "A100-SXM-40": 3, "A10": 5}, long, eight)
     rent = {"at_least": 5000, "batches": [8, 16, 32, 64, 96, 128, 192]}
-    yield "notebook 17, least price", nine, rent
+    yield "notebook 12, least price", nine, rent
     nodes = pl.hardware.cluster_of_counts({"A100-SXM-80": 16, "L40S": 8})
     single24 = pl.load_cluster("helix-single24")
     yield "requests, 50 ms", problem(nodes, MIXED), {"tpot_ms": 50}

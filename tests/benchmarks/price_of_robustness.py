@@ -17,7 +17,7 @@ def helix(name, stage):
 
 
 def cards(model="Llama-3-8B", load=None, **counts):
-    """GPUs of one network, as in notebooks 11 and 17."""
+    """GPUs of one network, as in notebook 12."""
     names = {name.replace("_", "-"): count for name, count in counts.items()}
     facts = {name: pl.hardware.load_gpus()[name] for name in names}
     memory = {name: gpu.memory_gb for name, gpu in facts.items()}

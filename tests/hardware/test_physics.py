@@ -65,7 +65,7 @@ def test_an_answer_is_timed_at_its_mean_context_or_at_its_last_token_with_memory
 
 
 def test_any_layers_weigh_what_they_weigh_one_by_one():
-    """Layers may be listed; they need not follow one another, as in the exercises of notebook 18."""
+    """Layers may be listed; they need not follow one another, as in the exercises of notebook 16."""
     rng = np.random.default_rng(7)
     for name in pl.hardware.models().index:
         model = pl.load_model(name)
