@@ -561,21 +561,15 @@ class Program:
 
     def _found(self, solver: Any, status: Any, asked_to_end: str | None) -> CpSatResult:
         library = self.library
-        bound = max(self.least, round(solver.best_objective_bound))
+        proven = status in (library.OPTIMAL, library.INFEASIBLE)
+        ended_by = None if proven else asked_to_end or "time limit"
         if status in (library.OPTIMAL, library.FEASIBLE):
             starts = {action: solver.value(begin) for action, begin in self.start.items()}
-            proven = status == library.OPTIMAL
-            return CpSatResult(
-                starts=starts,
-                bound=bound,
-                stopped_by=None if proven else asked_to_end or "time limit",
-            )
-        if status == library.UNKNOWN:
-            return CpSatResult(
-                starts=None, bound=self.least, stopped_by=asked_to_end or "time limit"
-            )
-        if status == library.INFEASIBLE:
-            return CpSatResult(starts=None, bound=self.most + 1, stopped_by=None)
+            bound = max(self.least, round(solver.best_objective_bound))
+            return CpSatResult(starts=starts, bound=bound, stopped_by=ended_by)
+        if status in (library.UNKNOWN, library.INFEASIBLE):
+            bound = self.most + 1 if proven else self.least
+            return CpSatResult(starts=None, bound=bound, stopped_by=ended_by)
         raise RuntimeError(f"CP-SAT calls a program {solver.status_name(status)}: a mistake here")
 
 
