@@ -18,7 +18,7 @@ from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.methods.batches import best_batch
 from pipelab.engine.methods.exhaustive import solve_exhaustive
 from pipelab.engine.methods.joint import solve_joint
-from pipelab.engine.methods.latency_and_cost import solve_for_cost, solve_for_latency
+from pipelab.engine.methods.latency_and_cost import solve_for_least
 from pipelab.engine.methods.least_regret import solve_for_least_regret
 from pipelab.engine.methods.rules_of_thumb import RULES, solve_by_rule
 from pipelab.engine.methods.single_gpu import solve_single_gpu
@@ -44,8 +44,8 @@ METHODS: dict[str, Callable[..., Result] | None] = {
 OBJECTIVES: dict[str, Callable[..., Any] | None] = {
     "throughput": None,
     "rate": None,
-    "latency": solve_for_latency,
-    "cost": solve_for_cost,
+    "latency": partial(solve_for_least, "latency"),
+    "cost": partial(solve_for_least, "cost"),
     "step_time": solve_for_step_time,
     "regret": None,
 }

@@ -28,10 +28,10 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 
 _TIME_RATIO = 1_000.0  # to the bound: placements that take longer are searched later
-# Of an objective: its name, its unit, and the name of its bound among the details.
+# Of an objective: its name and its unit.
 _NAMES = {
-    "latency": ("seconds_per_pass", "seconds per pass", "bound_seconds"),
-    "cost": ("usd_per_million_tokens", "$ per million tokens", "bound_usd_per_million_tokens"),
+    "latency": ("seconds_per_pass", "seconds per pass"),
+    "cost": ("usd_per_million_tokens", "$ per million tokens"),
 }
 _NARROW_RANGE_RATIO = 1.3  # a range of rates is not halved below this ratio of its ends
 
@@ -88,7 +88,7 @@ def least_of(
         stopped = None
     elif stopped is None:
         stopped = BY_TOLERANCE
-    name, unit, bound_name = _NAMES[objective]
+    name, unit = _NAMES[objective]
     return Result(
         problem=problem,
         method=objective,
@@ -99,7 +99,6 @@ def least_of(
         solver=choice.solver_version(),
         reason=pairs.deadline.remark(reason),
         stopped_by=stopped,
-        details={name: value, bound_name: proven},
         objective=Objective(name=name, unit=unit, value=value, bound=proven, at_least=floor),
     )
 
