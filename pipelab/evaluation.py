@@ -9,18 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 from pipelab.costs import refuse_transfers
 from pipelab.deployment_and_flow import DeploymentPlan, FlowPlan, Replicas
-from pipelab.display import table
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.errors import InvalidPlacement
 from pipelab.fields import MOST_COUNTED, Frozen, instance
 from pipelab.placement import Placement, Stage, named_layers, show_layers
 from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, load_with
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 __all__ = [
     "DeploymentEvaluation", "Evaluation", "FlowEvaluation", "LinkReport", "StageReport",
@@ -178,7 +175,7 @@ class Evaluation(Frozen):
             return None
         return self.in_flight * self.tokens / self.attainable
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the stages as a table.
 
         Returns
@@ -189,9 +186,7 @@ class Evaluation(Frozen):
             where some stage cuts its layers also `gpus_per_layer`, and where a pass takes longer
             than the rate says (`pipelab.costs`) `seconds_per_pass`.
         """
-        import pandas as pd
-
-        frame = pd.DataFrame(
+        frame = data_frame(
             {
                 "stage": range(1, len(self.stages) + 1),
                 "layers": [show_layers(s.stage.layers) for s in self.stages],
@@ -215,7 +210,7 @@ class Evaluation(Frozen):
     def _waits(self, part: StageReport | LinkReport) -> bool:
         return part.seconds > self.tokens / part.throughput * (1 + 1e-9)
 
-    def links_frame(self) -> "DataFrame":
+    def links_frame(self) -> DataFrame:
         """Return the links as a table.
 
         Returns
@@ -225,10 +220,8 @@ class Evaluation(Frozen):
             `bandwidth_gb_per_s`, its rate per second in `link_unit`, and `bottleneck`; where links
             have latencies, also `seconds_per_message`.
         """
-        import pandas as pd
-
         names = [f"{i + 1}→{i + 2}" for i in range(len(self.links))]
-        frame = pd.DataFrame(
+        frame = data_frame(
             {
                 "link": names,
                 "slowest_pair": [f"{x.sender}→{x.receiver}" for x in self.links],
@@ -263,7 +256,7 @@ class DeploymentEvaluation(Frozen):
     pipelines: tuple[Evaluation, ...]
     throughput: float
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the stages of all pipelines as a table.
 
         Returns
@@ -321,7 +314,7 @@ class FlowEvaluation(Frozen):
         """Seconds of a microbatch on its way, on average over all tokens."""
         return math.fsum(way.rate * way.seconds for way in self.ways) / self.throughput
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the stages as a table.
 
         Returns
@@ -331,9 +324,7 @@ class FlowEvaluation(Frozen):
             `carried_tokens_per_s`, `busy` (their ratio), `in_flight` (memory for so many),
             `in_flight_needed`.
         """
-        import pandas as pd
-
-        return pd.DataFrame(
+        return data_frame(
             {
                 "layers": [show_layers(s.stage.layers) for s in self.stages],
                 "gpus": [", ".join(map(str, s.stage.gpus)) for s in self.stages],
