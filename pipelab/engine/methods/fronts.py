@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pipelab.engine.answers import Result
 from pipelab.engine.curve import Curve
-from pipelab.engine.deadline import Deadline, Ended, apart, made_in_time
+from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.in_flight import InFlightSearch, LeastUse
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
@@ -212,7 +212,7 @@ def why_none_attains(
     problem: Problem, floor: float, deadline: Deadline, budget: float | None = None
 ) -> str:
     """Return the reason why no placement attains a floor: the greatest attainable rate, or why nothing fits."""
-    options = {"time_limit": deadline.share(), "budget": budget, "stop": apart(deadline.stop)}
+    options = {"budget": budget, **deadline.part()}
     most = solve_for_attainable(problem, "aggregated", solve_aggregated, options)
     if not floor or most.placement is None or most.throughput is None:
         return most.reason
