@@ -49,19 +49,6 @@ BIG_MS = ("valid", "as_written")
 # none
 MARGIN = 1.1
 
-# How many rows a family has: a number of `count_candidates`, in words.
-_COUNTED = {
-    "1": "1",
-    "layers": "L",
-    "gpus": "N",
-    "boundaries": "L − 1",
-    "allocations": "A",
-    "connections": "E",
-    "with_successor": "allocations with a successor",
-    "with_predecessor": "allocations with a predecessor",
-}
-
-
 Parts = Mapping[str, sp.sparray | float]
 Terms = tuple[Parts, float, float]
 _FREE = np.inf
@@ -83,6 +70,8 @@ class Family:
         "logic", "throughput" or "strengthening".
     counted : str
         Which number of `count_candidates` is the number of its rows, or "1".
+    how_many : str
+        That number in words.
     terms : function of Incidence
         What its rows have in each group of columns, a number standing for the same in every row, and
         their least and most.
@@ -93,6 +82,7 @@ class Family:
     formula: str
     group: str
     counted: str
+    how_many: str
     terms: Callable[["Incidence"], Terms]
 
     def rows(self, matrices: "Incidence", columns: VariableGroups) -> RowBlock:
@@ -445,7 +435,7 @@ class Formulation(Frozen):
                 "group": [f.group for f in families],
                 "one row says": [f.sentence for f in families],
                 "formula": [f"$\\displaystyle {f.formula}$" for f in families],
-                "how many rows": [_COUNTED[f.counted] for f in families],
+                "how many rows": [f.how_many for f in families],
                 "rows here": [f.count(self.counts) for f in families],
             }
         )
