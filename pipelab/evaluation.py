@@ -669,11 +669,6 @@ def stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport
     """Return what the evaluator reports of a stage of this cost."""
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
     types, limits = tuple(g.type for g in gpus), tuple(g.memory_gb for g in gpus)
-    seconds = (
-        problem.workload.tokens / cost.throughput
-        if cost.pass_seconds is None
-        else cost.pass_seconds
-    )
     return StageReport(
         stage=stage,
         gpu_types=types,
@@ -681,7 +676,7 @@ def stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport
         memory_gb=cost.memory_gb,
         memory_limit_gb=limits,
         throughput=cost.throughput,
-        seconds=seconds,
+        seconds=cost.seconds(problem.workload.tokens),
         degree=cost.degree,
     )
 

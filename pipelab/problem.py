@@ -329,6 +329,10 @@ class StageCost(NamedTuple):
     # Of one microbatch, in whole sequences; None: its tokens over the throughput.
     pass_seconds: float | None = None
 
+    def seconds(self, tokens: float) -> float:
+        """Return the seconds of one microbatch that counts for so many tokens."""
+        return tokens / self.throughput if self.pass_seconds is None else self.pass_seconds
+
     def fits(self, gpus: Sequence[GPU]) -> bool:
         """Whether the stage has a rate, and the memory that it needs on each of its GPUs."""
         needs = zip(self.memory_gb, gpus, strict=True)
