@@ -202,9 +202,8 @@ class Evaluation(Frozen):
         if any(s.degree > 1 for s in self.stages):
             frame.insert(5, "gpus_per_layer", [s.degree for s in self.stages])
         if any(self._waits(s) for s in self.stages):
-            frame.insert(
-                len(frame.columns) - 1, "seconds_per_pass", [s.seconds for s in self.stages]
-            )
+            before_last = len(frame.columns) - 1
+            frame.insert(before_last, "seconds_per_pass", [s.seconds for s in self.stages])
         return frame
 
     def _waits(self, part: StageReport | LinkReport) -> bool:
@@ -547,21 +546,18 @@ def _evaluate_flow(problem: Problem, flow: FlowPlan) -> FlowEvaluation:
     tokens = problem.workload.tokens
     through = [[way for way in ways if v in way.stages] for v in range(len(stages))]
     carried = tuple(math.fsum(way.rate for way in passing) for passing in through)
-    needed = tuple(
-        math.fsum(way.rate * way.seconds for way in passing) / tokens for passing in through
-    )
-    across = {
-        hop: math.fsum(way.rate for way in ways if hop in pairwise(way.stages)) for hop in links
-    }
+    kept = [math.fsum(way.rate * way.seconds for way in passing) for passing in through]
+    needed = tuple(microbatch_tokens / tokens for microbatch_tokens in kept)
+    over = {hop: [way.rate for way in ways if hop in pairwise(way.stages)] for hop in links}
+    across = {hop: math.fsum(rates) for hop, rates in over.items()}
     for i, report in enumerate(reports):
         who = f"stage {i + 1} ({named_layers(stages[i].layers)})"
         defects += _above(f"{who} carries", carried[i], report.throughput, "tokens/s")
         if flow.memory_for is None:
             defects += _above(f"{who} keeps", needed[i], flow.in_flight[i], "in flight")
     for (v, w), link in links.items():
-        defects += _above(
-            f"link {v + 1}→{w + 1} carries", across[v, w], link.throughput, "tokens/s"
-        )
+        who = f"link {v + 1}→{w + 1} carries"
+        defects += _above(who, across[v, w], link.throughput, "tokens/s")
     if defects:
         raise InvalidPlacement(defects)
     return FlowEvaluation(
@@ -621,22 +617,18 @@ def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
     """Ask that each GPU exists and serves one stage, and that stages keep to size and type."""
     gpus, defects = problem.cluster.gpus, []
     for i, stage in enumerate(placement.stages):
-        outside = [g for g in stage.gpus if not 0 <= g < len(gpus)]
+        who, limit = f"stage {i + 1}", problem.max_gpus_per_stage
         if not stage.gpus:
-            defects.append(f"stage {i + 1} has no GPU")
-        defects += [
-            f"stage {i + 1} uses GPU {g}; the cluster has ids 0–{len(gpus) - 1}" for g in outside
-        ]
-        if len(stage.gpus) > problem.max_gpus_per_stage:
-            limit = problem.max_gpus_per_stage
-            defects.append(
-                f"stage {i + 1} has {len(stage.gpus)} GPUs, more than max_gpus_per_stage = {limit}"
-            )
+            defects.append(f"{who} has no GPU")
+        outside = [g for g in stage.gpus if not 0 <= g < len(gpus)]
+        defects += [f"{who} uses GPU {g}; the cluster has ids 0–{len(gpus) - 1}" for g in outside]
+        if len(stage.gpus) > limit:
+            number = len(stage.gpus)
+            defects.append(f"{who} has {number} GPUs, more than max_gpus_per_stage = {limit}")
         types = {gpus[g].type for g in stage.gpus if 0 <= g < len(gpus)}
         if problem.same_type_stages and len(types) > 1:
-            defects.append(
-                f"stage {i + 1} mixes {', '.join(sorted(types))}, but same_type_stages is set"
-            )
+            mixed = ", ".join(sorted(types))
+            defects.append(f"{who} mixes {mixed}, but same_type_stages is set")
     repeated = [g for g, n in Counter(placement.gpus).items() if n > 1]
     return defects + [f"GPU {g} is used more than once" for g in repeated]
 
@@ -650,18 +642,13 @@ def _memory_defects(
     problem: Problem, placement: Placement, index: int, cost: StageCost
 ) -> list[str]:
     stage = placement.stages[index]
-    defects = []
-    if not cost.throughput > 0:
-        defects.append(
-            f"stage {index + 1} ({named_layers(stage.layers)}) has no rate in this cost model"
-        )
+    who = f"stage {index + 1} ({named_layers(stage.layers)})"
+    defects = [] if cost.throughput > 0 else [f"{who} has no rate in this cost model"]
     for g, need in zip(stage.gpus, cost.memory_gb, strict=True):
         gpu = problem.cluster.gpus[g]
         if not fits_in(need, gpu.memory_gb):
-            defects.append(
-                f"stage {index + 1} ({named_layers(stage.layers)}) needs {need:.4g} GB on GPU {g} "
-                f"({gpu.type}), which has {gpu.memory_gb:g} GB"
-            )
+            where = f"GPU {g} ({gpu.type}), which has {gpu.memory_gb:g} GB"
+            defects.append(f"{who} needs {need:.4g} GB on {where}")
     return defects
 
 

@@ -59,10 +59,8 @@ def _checked(problem: Problem, gpus: Any) -> tuple[int, ...]:
         isinstance(g, Integral) and 0 <= int(g) <= top for g in gpus
     )
     if not good or not len(gpus) or len(set(gpus)) < len(gpus):
-        raise InvalidValue(
-            "solve",
-            [("gpus", gpus, f"expected different GPU ids from 0 to {top}, in pipeline order")],
-        )
+        expected = f"expected different GPU ids from 0 to {top}, in pipeline order"
+        raise InvalidValue("solve", [("gpus", gpus, expected)])
     return tuple(int(g) for g in gpus)
 
 
