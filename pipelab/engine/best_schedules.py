@@ -237,10 +237,10 @@ def _ranks(costs: StageCosts, ranks: int | None) -> int:
 
 
 def _limits(memory: float | Sequence[float], ranks: int) -> tuple[float, ...]:
-    if fields.is_list(memory):
-        return tuple(fields.amounts(_WHAT, "memory", cast(Sequence[float], memory), ranks))
-    most = fields.checked_value(_WHAT, "memory", memory, _MEMORY)
-    return tuple(fields.amounts(_WHAT, "memory", [most] * ranks, ranks))
+    most = cast(Sequence[float], memory)
+    if not fields.is_list(memory):
+        most = [fields.checked_value(_WHAT, "memory", memory, _MEMORY)] * ranks
+    return tuple(fields.amounts(_WHAT, "memory", most, ranks))
 
 
 def misfit(question: Question) -> str:
@@ -826,12 +826,9 @@ def _by_rule(question: Question, name: str) -> Schedule | None:
         return rule if question.split_backward else None
     if not question.split_backward:
         return rule
+    run_as = {"F": "F", "B": "IW"}
     halves = [
-        [
-            (kind, action.microbatch)
-            for action in row
-            for kind in ("IW" if action.kind == "B" else "F")
-        ]
+        [(kind, action.microbatch) for action in row for kind in run_as[action.kind]]
         for row in rule.actions
     ]
     return question.schedule(f"{name}, backward split", halves)
@@ -908,9 +905,8 @@ class _ScheduleSearch:
                 program.hint(dict(zip(actions, map(int, begins), strict=True)))
             result = program.solve(self.deadline, workers, lambda *known: self._tell(unit, *known))
             if result.bound > high:
-                raise RuntimeError(
-                    "CP-SAT calls a program with a solution infeasible: a mistake here"
-                )
+                claim = "CP-SAT calls a program with a solution infeasible"
+                raise RuntimeError(f"{claim}: a mistake here")
             self._take(whole, result)
             low, self.stopped_by = max(low, result.bound), result.stopped_by
         # Rounding down makes actions shorter: the bound holds for the true costs, too. The time of a

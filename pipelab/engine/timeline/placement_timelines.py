@@ -231,10 +231,12 @@ class PlacedTimeline(fields.Frozen):
         return f"<PlacedTimeline {self.problem.name}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        return (
-            f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}</p>"
-            + table(self.to_frame())
-        )
+        return _paragraph(self.problem, self.sentence) + table(self.to_frame())
+
+
+def _paragraph(problem: Problem, text: str) -> str:
+    """Return a finding as HTML, after the problem's name."""
+    return f"<p class='{NO_FORMULAS}'><b>{escape(problem.name)}:</b> {escape(text)}</p>"
 
 
 def stage_label(evaluation: Evaluation, index: int) -> str:
@@ -461,11 +463,8 @@ class TrainingTimeline(fields.Frozen):
         return f"<TrainingTimeline {self.problem.name}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        return (
-            f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}.</p>"
-            + (f"<p>It does not fit: {escape(self.shortfall)}.</p>" if self.shortfall else "")
-            + table(self.to_frame())
-        )
+        lacking = f"<p>It does not fit: {escape(self.shortfall)}.</p>" if self.shortfall else ""
+        return _paragraph(self.problem, f"{self.sentence}.") + lacking + table(self.to_frame())
 
 
 def training_timeline(
