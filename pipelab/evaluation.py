@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import overload
 
@@ -469,6 +470,7 @@ def _most_attainable(
         More in flight are not tried.
     """
 
+    @cache
     def fitting(number: int) -> Evaluation | None:
         try:
             return at(number)
@@ -488,8 +490,8 @@ def _most_attainable(
         if last < reach:
             rest = range(begin + 1, reach + 1)
             last += bisect_left(rest, True, key=has_changed) if has_changed(reach) else len(rest)
-        candidate = at(max(begin, min(last, useful)))
-        if candidate.attainable > best.attainable * (1 + 1e-12):
+        candidate = fitting(max(begin, min(last, useful)))
+        if candidate is not None and candidate.attainable > best.attainable * (1 + 1e-12):
             best = candidate
         begin = last + 1
         following = fitting(begin) if last < reach else None

@@ -48,7 +48,7 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 
 _JUST_ABOVE = 1 + 3 * ONE_ANSWER  # times a rate: what is not the same
-_MORE_BY = 1 + ATTAINED / 2  # times a rate: what is more
+MORE_BY = 1 + ATTAINED / 2  # times a rate: what is more
 _ROUNDS_BY_HAND = 6  # of solving for what the last answer needs, before ranges are halved
 
 
@@ -418,10 +418,10 @@ class InFlightSearch:
         here = math.inf
         stopped: str | None = None
         open_ranges: list[tuple[float, Range]] = [(-math.inf, self.numbers)]
-        close = max(_MORE_BY, 1 + gap)
+        close = max(MORE_BY, 1 + gap)
         within = False
         try:
-            whole = self.narrowed(self.numbers, self.to_beat * _MORE_BY)
+            whole = self.narrowed(self.numbers, self.to_beat * MORE_BY)
             if whole is None:
                 return self.attained, None
             # First as one would by hand: solve for as many as the last answer needs.
@@ -431,19 +431,19 @@ class InFlightSearch:
                 if number == whole.first:
                     open_ranges = [(-most, whole)]
                 needed = self._most[number][1]
-                if self.numbers.single or needed in self._most or most <= self.attained * _MORE_BY:
+                if self.numbers.single or needed in self._most or most <= self.attained * MORE_BY:
                     break
                 number = needed
             while open_ranges:
                 negative, numbers = heapq.heappop(open_ranges)
                 here = -negative
                 if here <= self.attained * close:
-                    within = here > self.attained * _MORE_BY
+                    within = here > self.attained * MORE_BY
                     left.append(here)
                     break
                 self.deadline.check()
                 bound = self._looked_at(numbers, here)
-                if bound <= self.attained * _MORE_BY:
+                if bound <= self.attained * MORE_BY:
                     continue
                 if numbers.single:
                     left.append(self._settled(numbers, bound))
@@ -457,18 +457,18 @@ class InFlightSearch:
             stopped = end.reason if isinstance(end, Ended) else SETS
             left.append(min(here, self._most.get(self.numbers.first, (math.inf, 1))[0]))
         most = max([self.attained, *left, *(-negative for negative, _ in open_ranges)])
-        if stopped is None and most > self.attained * _MORE_BY:
+        if stopped is None and most > self.attained * MORE_BY:
             stopped = "gap limit" if within else self._left_open or BY_TOLERANCE
         return most, stopped
 
     def _looked_at(self, numbers: Range, bound: float) -> float:
         """A bound on the pairs of a range, by rules 1 and 2."""
+        if self.narrowed(numbers, self.attained * MORE_BY) is None:
+            return self.attained * MORE_BY
         bound = min(bound, self.most_rate(numbers.first))
-        if bound <= self.attained * _MORE_BY or numbers.last == math.inf:
+        if bound <= self.attained * MORE_BY or numbers.last == math.inf:
             return bound
-        if self.narrowed(numbers, self.attained * _MORE_BY) is None:
-            return self.attained * _MORE_BY
-        return self._by_time(numbers, self.attained * _MORE_BY, bound)
+        return self._by_time(numbers, self.attained * MORE_BY, bound)
 
     def _by_time(self, numbers: Range, floor: float, bound: float) -> float:
         """A bound by the least time of a traversal among what may yield `floor` or more."""
@@ -490,11 +490,11 @@ class InFlightSearch:
     def _settled(self, number: Range, bound: float) -> float:
         """One number in flight: look for the bound itself, then for ever more than the best, until there is none."""
         floor = bound * (1 - ONE_ANSWER)
-        while bound > self.attained * _MORE_BY:
+        while bound > self.attained * MORE_BY:
             self.deadline.check()
             before = self.attained, bound
             bound = self._by_time(number, floor, bound)
-            more = self.attained * _MORE_BY
+            more = self.attained * MORE_BY
             if floor <= more * (1 + ONE_ANSWER) and (self.attained, bound) == before:
                 break  # no better by the solver's tolerance
             floor = more

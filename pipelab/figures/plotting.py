@@ -15,7 +15,7 @@ from pipelab.figures.gantts import gantt, plot_timelines
 from pipelab.figures.in_flight import plot_in_flight
 from pipelab.figures.placement_timelines import placed_gantt
 from pipelab.figures.placements import plot_placement, plot_result
-from pipelab.figures.predictions import plot_against_measured
+from pipelab.figures.predictions import plot_against_measured, plot_calibration
 from pipelab.figures.served import plot_percentiles, plot_requests, plot_way
 from pipelab.figures.sweeps_and_trade_offs import plot_sweep, plot_trade_off
 from pipelab.figures.training_step import training_gantt
@@ -39,6 +39,7 @@ FIGURES: dict[str, dict[str, Callable[..., Any]]] = {
     "TrainingTimeline": {"gantt": training_gantt},
     "Served": {"percentiles": plot_percentiles, "requests": plot_requests, "way": plot_way},
     "DataFrame": {"against_measured": plot_against_measured},
+    "Calibration": {"errors": plot_calibration},
     "several Timeline": {"timelines": plot_timelines},
 }
 
@@ -49,7 +50,7 @@ def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
     Parameters
     ----------
     x : Result, Deployment, Flow, Problem, Cluster, TradeOff, Sweep, Timeline, \
-            PlacedTimeline, TrainingTimeline, Served, table of `against_measured`
+            PlacedTimeline, TrainingTimeline, Served, Calibration, table of `against_measured`
         A list of timelines, or a mapping of names to timelines, draws them side by side.
     *others
         What the figure needs besides: `plot(problem, placement)` draws a placement.

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
     from plotly.graph_objects import Figure
 
+    from pipelab.hardware.calibration import Calibration
+
 _COLUMNS = ("what", "measured", "predicted", "unit", "error", "phase", "note")
 _ENGINES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 _APART = 0.09  # height between the engines' rows of points in one group
@@ -92,6 +94,32 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Fi
     figure.add_vrect(**within, fillcolor=GRID, opacity=0.35, layer="below")
     figure.add_vline(x=0, line={"color": BOTTLENECK, "width": 1.5})
     return figure
+
+
+def plot_calibration(fit: "Calibration") -> "Figure":
+    """Draw by how much each time was off before constants were fitted, is after, and is when predicted from the others.
+
+    Parameters
+    ----------
+    fit : Calibration
+        From `pl.hardware.calibrate`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        As `plot_against_measured`, with three points per row in three colours.
+    """
+    import pandas as pd
+
+    rows = fit.table.assign(measured=fit.table["measured_ms"], unit="ms", note="")
+    ways = [rows.assign(error=rows[way], engine=way) for way in ("before", "after", "left_out")]
+    table = pd.concat(ways, ignore_index=True).replace("left_out", "predicted from the others")
+    table["predicted"] = table["measured"] * (1 + table["error"])
+    figure = plot_against_measured(table)
+    # Bars and medians would be of all three together.
+    figure.data = [trace for trace in figure.data if trace.showlegend is None]
+    figure.update_yaxes(ticktext=[t.partition("<br>")[0] for t in figure.layout.yaxis.ticktext])
+    return figure.update_layout(title_text=f"Calibration: {fit.sentence}")
 
 
 def _engine_of(table: "DataFrame") -> "Series":

@@ -191,7 +191,10 @@ _Cache16 = Annotated[Literal["f16", "bf16"], described(_ON_GPU)]
 # llama.cpp's words for what weights are stored in, and the nearest of ours. Its int8 has 8.5 bits
 # per weight with the scales, its 4-bit kinds 4.5 to 4.9.
 _PRECISION = {"F32": "fp32", "F16": "fp16", "BF16": "bf16", "Q8_0": "int8", "Q4_": "int4"}
+_PRECISION |= {"MXFP4": "mxfp4", "NVFP4": "nvfp4"}
 _LLAMA_CPP_TYPE = re.compile(r"(?:^| )(F32|F16|BF16|Q8_0|Q4_(?=[01K]))")
+# What only some matrices are stored in: the bytes of a weight are those of the file's size.
+_MIXED_TYPE = re.compile(r"(?:^| )(MXFP4|NVFP4|IQ\d_|Q[2356]_|Q4_K)")
 
 
 @checked
@@ -202,6 +205,7 @@ class _LlamaBench:
     model_n_params: _Above
     avg_ns: _Above
     model_type: str
+    model_size: _Above | None = None  # bytes
     n_prompt: _Whole = 0
     n_gen: _Whole = 0
     n_depth: _Whole = 0
@@ -250,11 +254,14 @@ class _LlamaBench:
     ) -> Iterator[Measurement]:
         """Read a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
         model = _model_by_size(result, self.model_n_params, stated, self.rounding)
-        layers = load_model(model).layers
-        if 0 <= self.n_gpu_layers <= layers:
-            expected = f"expected all {layers} layers of {model} and its head on the GPU (-ngl 99)"
+        one = load_model(model)
+        # Of the model without drafts.
+        size_gb = (self.model_size or 0) / 1e9 * one.parameters() / self.model_n_params
+        if 0 <= self.n_gpu_layers <= one.layers:
+            expected = f"expected all {one.layers} layers of {model} and its head there (-ngl 99)"
             raise result.error("n_gpu_layers", expected)
-        stored = _LLAMA_CPP_TYPE.search(self.model_type)
+        mixed = _MIXED_TYPE.search(self.model_type) if self.model_size else None
+        stored = mixed or _LLAMA_CPP_TYPE.search(self.model_type)
         if stored is None and stated.precision is None:
             expected = f"none of {', '.join(_PRECISION)}…; give precision=…"
             raise result.error("model_type", expected)
@@ -268,7 +275,8 @@ class _LlamaBench:
             tokens=self.n_prompt or max(1, self.n_depth + self.n_gen // 2),
             model=model,
             engine="llama.cpp",
-            precision=_PRECISION[stored[1]] if stored else "",
+            precision=_PRECISION.get(stored[1], "int4") if stored else "",
+            weights_gb=size_gb if mixed and not stated.precision else None,
             gpu_type=stated.gpu_type or _gpu_by_name(result, self.gpu_info, gpus),
         )
 
@@ -279,7 +287,8 @@ def _model_by_size(
     """Find the model with this number of parameters; a stated one must have about as many."""
     if stated.model is not None:
         parameters = load_model(stated.model).parameters()
-        if abs(size / parameters - 1) > 0.02:
+        # GGUF counts layers for multi-token prediction, too.
+        if not -0.02 < size / parameters - 1 < 0.04:
             expected = f"{stated.model} has {parameters:,}; give another model=…"
             raise result.error("model_n_params", expected)
         return stated.model

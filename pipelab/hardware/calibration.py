@@ -85,6 +85,9 @@ def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
     table = data_frame(
         {
             "what": [row.what for row in rows],
+            "phase": [row.phase for row in rows],
+            "tensor_parallel": [row.tensor_parallel for row in rows],
+            "measured_ms": [row.milliseconds for row in rows],
             "before": fit.errors(fit.zero),
             "after": fit.errors(best),
             "left_out": fit.errors_from_others(folds),

@@ -16,7 +16,8 @@ from pipelab.files.csv_rows import read_rows
 _SERVING, _TRTLLM = " Serving Benchmark Result ", "= PERFORMANCE OVERVIEW"
 _MARKDOWN = re.compile(r"^\| *model *\|.*\| *test *\|.*$", re.MULTILINE)
 _NUMBERS = {"model_n_params", "avg_ns", "n_prompt", "n_gen", "n_depth", "n_gpu_layers"}
-_NUMBERS |= {"n_cpu_moe", "no_kv_offload", "fit_target"}  # in llama-bench's CSV, where all is text
+# In llama-bench's CSV, where all is text.
+_NUMBERS |= {"model_size", "n_cpu_moe", "no_kv_offload", "fit_target"}
 _TEST = re.compile(r"(?:pp(\d+))?\+?(?:tg(\d+))?(?: @ d(\d+))?")
 
 
@@ -77,6 +78,8 @@ def _of_markdown(row: Mapping[str, str]) -> dict[str, Any]:
     if size and float(size[1]):
         fields["model_n_params"] = round(float(size[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[size[2]])
         fields["rounding"] = 0.0051 / float(size[1])
+    if stored := re.fullmatch(r"(\d{1,6}\.\d\d) ([MG])iB", row.get("size", "")):
+        fields["model_size"] = float(stored[1]) * {"M": 2**20, "G": 2**30}[stored[2]]
     test = _TEST.fullmatch(row.get("test", ""))
     if test:
         counts = (int(count or 0) for count in test.groups())

@@ -20,6 +20,7 @@ from pipelab.files.csv_rows import Row, frame_of, place, read_objects
 from pipelab.hardware.known_gpus import GPUFacts, type_of
 from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.pass_times import Demand, Hardware, Span
+from pipelab.hardware.quantisation import stored_in
 from pipelab.hardware.serving_engines import Engine
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement
@@ -87,6 +88,7 @@ class Measurement:
     node_gb_per_s: Positive | None = None
     engine: str = ""
     precision: str = ""
+    weights_gb: Positive | None = None  # of the whole file, where no precision says it
 
     @property
     def workload(self) -> Workload:
@@ -116,6 +118,8 @@ class Traversal:
 
     def __init__(self, row: Measurement, costs: Predictor) -> None:
         model = load_model(row.model, precision=row.precision or "bf16")
+        if row.weights_gb:
+            model = stored_in(model, row.weights_gb)
         self.engine = row.engine or costs.engine
         if self.engine not in costs.engines:
             raise _unknown("engine", "an engine", self.engine, costs.engines)

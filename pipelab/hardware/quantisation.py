@@ -13,7 +13,7 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipelab.errors import InvalidData, shown
+from pipelab.errors import InvalidData, InvalidValue, shown
 from pipelab.fields import is_list
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of
@@ -23,9 +23,7 @@ from pipelab.hardware.transformer import PRECISIONS, Transformer
 
 # Fields of config.json: of transformers and vLLM, of older compressed-tensors, of MLX.
 FIELDS = ("quantization_config", "compression_config", "quantization")
-_KNOWN = (
-    "fp8, fbgemm_fp8, mxfp4, awq, gptq, compressed-tensors, modelopt, or bitsandbytes in 8 bits"
-)
+_KNOWN = "fp8, mxfp4, awq, gptq, auto-round, compressed-tensors, modelopt or bitsandbytes"
 _BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4", ("float", 4): "nvfp4"}
 # compressed-tensors' formats in which weights of 8 bits have a byte each; those of 4 bits are the last.
 _FORMATS = ("float-quantized", "int-quantized", "naive-quantized", None, "pack-quantized")
@@ -151,7 +149,8 @@ class QuantisationScheme:
             return self._form("mxfp4", "group_size", 32, 1), self._listed
         if self.method == "awq" or (self.method == "none" and "w_bit" in values):
             return self._grouped(get("bits", get("w_bit")), get("group_size", get("q_group_size")))
-        if self.method == "gptq" or (self.method == "none" and "desc_act" in values):
+        rounded = self.method.endswith("auto-round") and get("data_type") == "int"
+        if rounded or self.method == "gptq" or (self.method == "none" and "desc_act" in values):
             form = "marlin" if get("is_marlin_format") else get("checkpoint_format")
             if form not in (None, "gptq", "gptq_v2"):
                 raise self.error("checkpoint_format", form, "expected gptq or gptq_v2")
@@ -161,9 +160,12 @@ class QuantisationScheme:
             groups = [] if get("config_groups") == {} else list(self._groups())
             of_all = [form for targets, form in groups if targets == ["Linear"]]
             return (of_all[0] if of_all else None), True
-        bits = (get("load_in_8bit"), get("load_in_4bit") or False)
-        if self.method == "bitsandbytes" and bits == (True, False):
-            return self._form("int8", "", -1, 4), self._listed
+        bits = bool(get("load_in_8bit")), bool(get("load_in_4bit"))
+        # Scales of 4 bits may be in 8 bits themselves, 256 with one in 32 (bitsandbytes, functional.py).
+        of_scale = 1 + 4 / 256 if get("bnb_4bit_use_double_quant") else 4
+        forms = {(True, False): ("int8", "", -1, 4), (False, True): ("int4", "", 64, of_scale)}
+        if self.method == "bitsandbytes" and bits in forms:
+            return self._form(*forms[bits]), self._listed
         raise self.error("quant_method", get("quant_method"), f"expected {_KNOWN}")
 
     def _of_modules(self) -> Iterator[tuple[str, _StoredWeights]]:
@@ -270,6 +272,27 @@ class QuantisationScheme:
             named_otherwise = "kv_cache" in key or key in _LISTS or key.endswith("block_size")
             if value and (of_some or several) and unknown and not named_otherwise:
                 raise self.error(key, value, "expected forms of matrices that are known here")
+
+
+def stored_in(model: Transformer, gb: float) -> Transformer:
+    """Return a model whose weights take this number of GB: all share it, but for experts in 4-bit floats.
+
+    So llama.cpp's files of gpt-oss are: experts as published, everything else in 8 bits.
+    """
+    kinds, apart = model.layer_kinds, model.precision in ("mxfp4", "nvfp4")
+    numbers = model.numbers_of_kinds(range(model.layers))
+    pairs = [(n * apart, kind) for n, kind in zip(numbers, kinds, strict=True)]
+    experts = sum(n * model.layer_bytes(kind, only_routed=True) for n, kind in pairs)
+    others = model.parameters() - sum(n * kind.routed for n, kind in pairs)
+    if (each := (gb * 1e9 - experts) / others) <= 0:
+        expected = f"expected one whose experts take less than the {gb:.4g} GB of the file"
+        raise InvalidValue("a measurement", [("precision", model.precision, expected)])
+
+    def stored(tensor: WeightTensor) -> WeightTensor:
+        return tensor if apart and tensor.routed else replace(tensor, bytes_each=each)
+
+    changed = tuple(replace(kind, tensors=tuple(map(stored, kind.tensors))) for kind in kinds)
+    return replace(model, kinds=changed, pattern=model.kind_of_layer, head_bytes_each=each)
 
 
 def fields_of_kinds(kinds: Sequence[LayerKind]) -> dict[str, Any]:

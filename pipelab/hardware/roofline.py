@@ -358,14 +358,15 @@ class Roofline(CostModel):
             expected = f"expected another engine for the phase {load.phase!r}: this one trains"
             raise InvalidValue("Problem", [("costs.engine", self.engine, expected)])
         demand, b = Demand(problem.model, load), load.batch_size
-        for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():
-            hardware = self.for_phase(load.phase).hardware(demand, [gpu]).take(0)
-            with np.errstate(all="ignore"):
-                seconds = [hardware.stage_seconds(Span.of(demand.model, x), b, 1) for x in spans]
-                rates = load.tokens / np.array(seconds)
-            # no GPU's, and beyond what solvers compute with
-            if not 1e-9 < rates.min() <= rates.max() < 1e15:
-                expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {rates[0]:g} with one layer"
+        gpus = [*{kind.type: kind for kind in problem.cluster.kinds}.values()]
+        hardware = self.for_phase(load.phase).hardware(demand, gpus)
+        with np.errstate(all="ignore"):
+            seconds = [hardware.stage_seconds(Span.of(demand.model, x), b, 1) for x in spans]
+            rates = load.tokens / np.array(seconds)
+        # no GPU's, and beyond what solvers compute with
+        for gpu, (least, most) in zip(gpus, np.sort(rates, axis=0).T, strict=True):
+            if not 1e-9 < least <= most < 1e15:
+                expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {most:g} with one layer"
                 raise InvalidValue("Problem", [("costs.gpus", gpu.type, expected)])
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
@@ -1019,10 +1020,10 @@ def _stages(
         busy.append(forward + back + weight)
         tokens = max(whole) * load.sequence_length
         cut = {"degree": t, "sequence_parallel": sharded}
-        kept = _kept(model, span, tokens, load.sequence_length, recompute, cut)
+        kept = _kept(costs, demand, span, tokens, recompute, cut)
         if recompute == "full":
             back = back + forward
-        step = _step(costs, demand, problem, ids, t, parameters / t)
+        step = _step(costs, demand, problem, ids, t, parameters / t, (back + weight, forward))
         each = bytes_per_parameter
         if each is None:
             each = WEIGHT_BYTES + _gradient_bytes(costs) + OPTIMIZER_BYTES / _shards(costs, ids, t)
@@ -1033,10 +1034,13 @@ def _stages(
 
 
 def _kept(
-    model: Transformer, span: Span, tokens: float, sequence: int, recompute: Recompute, cut: Any
+    costs: Roofline, demand: Demand, span: Span, tokens: float, recompute: Recompute, cut: Any
 ) -> tuple[Any, Any, float]:
     """GB of activations until the input gradient, from there to the weight gradient, and once."""
+    model, sequence = demand.model, demand.load.sequence_length
     one_layer = activation_bytes(model, tokens, sequence=sequence, recompute=recompute, **cut)
+    if costs.constants.fused_gate and recompute != "full":  # without the gate's activation
+        one_layer -= 2 * model.block_width * tokens / cut["degree"]
     head = span.last * head_bytes(model, tokens, **cut)
     # Not recomputed: of one layer all is there again while its backward runs, and what weight
     # gradients need stays until they run.
@@ -1118,8 +1122,14 @@ def _step(
     ids: Sequence[int],
     degree: int,
     parameters: Any,
+    beside: tuple[Any, Any],
 ) -> Any:
-    """Seconds to add up the gradients of the stage's replicas in a ring, and to update its weights."""
+    """Seconds to add up the gradients of the stage's replicas in a ring, and to update its weights.
+
+    Of an engine with buckets, what the last backward and the first forward of a step do not hide (`beside`, in
+    seconds). Megatron's first stage sends bucket by bucket; later ones send all at once, while stages before them
+    still run backward.
+    """
     cluster = problem.cluster
     gpus = [cluster.gpus[g] for g in ids]
     slowest = min(
@@ -1131,9 +1141,14 @@ def _step(
         return update
     link = min(cluster.bandwidth_between(i, j) for i in ids for j in ids if i != j)
     # Gradients are added up, and come back to all; or a part to each, whose updated weights then go to all.
-    sent = _gradient_bytes(costs) + (WEIGHT_BYTES if shards > 1 else _gradient_bytes(costs))
-    ring = (replicas - 1) / replicas * parameters * sent / (link * 1e9) if link else np.inf
-    return update + ring
+    each = (replicas - 1) / replicas * parameters / (link * 1e9) if link else np.inf
+    there = _gradient_bytes(costs) * each
+    back = WEIGHT_BYTES * each if shards > 1 else there
+    if shards > 1 and (bucket := costs.constants.bucket_parameters):
+        last = np.minimum(1.0, bucket / parameters)
+        there = np.maximum(last * there, there - beside[0])
+        back = np.maximum(last * back, back - beside[1])
+    return update + there + back
 
 
 def _shards(costs: Roofline, ids: Sequence[int], degree: int) -> int:

@@ -79,6 +79,12 @@ class Engine:
         In training: whether GPUs that cut a layer also divide the tokens of what lies between its matrices.
     shards_optimizer : bool
         In training: whether the copies of a stage divide the optimizer's state among them (ZeRO-1).
+    fused_gate : bool
+        In training: whether the gate's activation is computed again in the backward, and so not kept.
+    bucket_parameters : int, optional
+        In training, with `shards_optimizer`: parameters whose gradients copies add up together, while the backward
+        before them still runs; the next forward gathers as many weights at once. None: nothing of this hides
+        behind computing.
     basis : str
         Where these numbers come from.
 
@@ -114,6 +120,8 @@ class Engine:
     gradient_bytes: Positive | None = None
     sequence_parallel: Flag = False
     shards_optimizer: Flag = False
+    fused_gate: Flag = False
+    bucket_parameters: Count | None = None
     basis: str = ""
 
 

@@ -101,6 +101,10 @@ class Transformer(ModelLike):
         Parameters beside the last norm that no other field counts.
     head_bytes_each : float, optional
         Bytes of a weight of the head with its scales, where a checkpoint quantises it.
+    draft_layers : int
+        Layers for multi-token prediction that are loaded: each weighs what the last layer weighs, beside the head.
+        None by default, as engines leave them out unless they draft. No rate and no cache counts them, nor
+        `parameters`, as in published totals.
 
     Raises
     ------
@@ -153,6 +157,7 @@ class Transformer(ModelLike):
     pattern: tuple[Natural, ...] = ()
     last_parameters: Natural = 0
     head_bytes_each: Positive | None = None
+    draft_layers: Natural = 0
 
     def __post_init__(self) -> None:
         problems: list[tuple[str, object, str]] = []
@@ -422,7 +427,8 @@ class Transformer(ModelLike):
         ends = self._ends(layers) * self.kept_bytes
         if self.head_bytes_each is not None and self.layers - 1 in layers:
             ends += self.head_bytes - self.vocab * self.d_model * self.kept_bytes
-        return (inside + ends) / 1e9
+        drafts = self.draft_layers * (self.layers - 1 in layers)
+        return (inside + ends + drafts * self._kind_bytes[self.kind_of_layer[-1]]) / 1e9
 
     def work(self, layers: range) -> float:
         """Return the work of these layers, in ordinary layers, by the parameters a token meets.

@@ -85,9 +85,12 @@ def solve_mix(
     stop: threading.Event | None = None,
     time_limit: float | None = None,
     choose_s: float = math.inf,
+    first_batch: int | None = None,
 ) -> MixAnswer:
     """Solve a mix with "aggregated", and place it by every rule of thumb.
 
+    Where the batch is chosen, `first_batch` is tried first: the sooner the best is tried, the sooner the others are
+    ruled out.
     Among equally fast placements one is chosen for at most `choose_s` seconds; `details["fewest"]` says whether that
     was finished.
 
@@ -108,7 +111,7 @@ def solve_mix(
     ends = {"stop": stop, "time_limit": time_limit}
     before = seconds_to_choose.set(choose_s)
     try:
-        solved = _within_limits(mix, **ends) if mix.limits else _solved(mix, **ends)
+        solved = _within_limits(mix, **ends) if mix.limits else _solved(mix, first_batch, **ends)
     finally:
         seconds_to_choose.reset(before)
     if choose_s:
@@ -116,8 +119,11 @@ def solve_mix(
     return solved
 
 
-def _solved(mix: Mix, **ends: Any) -> MixAnswer:
-    result = solve(problem_of(mix), "aggregated", batches=mix.batches, runs_on=mix.runs_on, **ends)
+def _solved(mix: Mix, first_batch: int | None, **ends: Any) -> MixAnswer:
+    problem = problem_of(mix)
+    if mix.batches and first_batch:
+        problem = replace(problem, workload=replace(problem.workload, batch_size=first_batch))
+    result = solve(problem, "aggregated", batches=mix.batches, runs_on=mix.runs_on, **ends)
     problem = result.problem
     rules = tuple(row_of(name, solve(problem, name)) for name in RULES)
     if mix.within is not None:

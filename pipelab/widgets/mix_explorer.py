@@ -123,7 +123,9 @@ class MixExplorer(Explorer):
             choose_s = 0.0
             if mix.limits or mix.batches:
                 limit = _FIRST_WITHIN_S if mix.limits else _FIRST_S
-        return lambda stop: solve_mix(mix, stop, limit, choose_s)
+        before = self.state.answer  # a step of a slider seldom changes the best batch by much
+        first_batch = None if before is None else before.problem.workload.batch_size
+        return lambda stop: solve_mix(mix, stop, limit, choose_s, first_batch)
 
     def _show(self, known: MixAnswer | None, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, PipelabError):

@@ -279,7 +279,7 @@ def test_settings_of_a_case_are_those_of_its_plan(run, tmp_path, monkeypatch):
     Path("other.json").write_text(json.dumps(saved), "utf-8")
     engine = ("--engine", "vLLM", "--hosts", "10.0.0.1")
     direct = run("settings", "tiny", *engine)[1]
-    assert "export VLLM_PP_LAYER_PARTITION=4\n" in direct
+    assert '"VLLM_PP_LAYER_PARTITION=4"' in direct
     for plan in (("plan.json",), ("other.json", "--case", "tiny")):
         code, out, note = run("settings", *plan, *engine, "--output", "serve.sh")
         assert (code, out) == (0, "")

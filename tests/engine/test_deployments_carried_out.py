@@ -47,9 +47,22 @@ def test_every_pipeline_has_its_own_gpus_and_ports(engine):
         one = dataclasses.replace(problem, workload=load)
         alone = pl.settings(one, replica, engine, hosts="10.0.0.1")
         assert own.environment == alone.environment
-        assert own.arguments[: len(alone.arguments)] == alone.arguments
+        differ = [
+            i
+            for i, pair in enumerate(zip(own.arguments, alone.arguments, strict=True))
+            if len({*pair}) > 1
+        ]
+        assert all(own.arguments[i - 1] == "--port" for i in differ)
         # these serve nobody on a port of their own
         assert ports(own.script) or engine in ("Megatron", "torchtitan", "transformers")
+    assert (scripts.nginx != "") == bool(scripts["pipeline-1"].answers_at)
+    if scripts.nginx:
+        shares = re.findall(r"server 10\.0\.0\.1:(\d+) weight=(\d+);", scripts.nginx)
+        rates = [p.throughput for p in found.pipelines for _ in p.replicas]
+        for (port, weight), rate, own in zip(shares, rates, scripts.values(), strict=True):
+            assert int(weight) == pytest.approx(1000 * rate / max(rates), abs=1)
+            assert int(port) in ports(own.script)
+        assert str(scripts).count("#!/usr/bin/env bash") == 6
     for a, b in combinations(scripts.values(), 2):
         assert not set(a.hosts[0].gpus) & set(b.hosts[0].gpus)
         assert not ports(a.script) & ports(b.script)

@@ -87,3 +87,9 @@ def test_a_guess_shows_its_answer_beside_a_prediction_and_is_escaped():
     said = asked("<b> & c")
     assert "<details>" not in said._repr_html_()
     assert "&lt;b&gt; &amp; c" in said._repr_html_()
+
+
+def test_a_calibration_is_drawn_before_and_after():
+    fit = pl.hardware.calibrate(pl.Roofline(), "tests/data/measured/published/llama-bench.csv")
+    for name, trace in zip(("before", "after", "left_out"), pl.plot(fit).data, strict=True):
+        assert sorted(trace.x) == sorted(fit.table[name])

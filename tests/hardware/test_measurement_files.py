@@ -11,6 +11,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.hardware.benchmark_files import StatedFacts, measurements_of
+from pipelab.hardware.quantisation import stored_in
 from spoiling import read_or_refused
 
 FILES = Path(__file__).parents[1] / "data" / "measured"
@@ -141,6 +142,51 @@ def test_any_model_is_measured_by_its_configuration(tmp_path):
     assert _as(rows) == _as(_rows(BENCH))
 
 
+PUBLISHED = {  # what is stated of each file, and by how much its times per token are off at most
+    "gpt-oss-20b.md": ({"gpu_type": "GB10", "model": "gpt-oss-20b"}, 0.07),
+    "gpt-oss-120b.md": ({"gpu_type": "GB10", "model": "gpt-oss-120b"}, 0.06),
+    "qwen3-30b-a3b.md": ({"gpu_type": "GB10"}, 0.04),
+    "glm-4.5-air.md": ({"gpu_type": "Strix-Halo-40c", "model": "GLM-4.5-Air"}, 0.07),
+    "minimax-m2.md": ({"gpu_type": "Strix-Halo-40c", "model": "MiniMax-M2.5"}, 0.28),
+    "nemotron-3-nano.txt": ({"gpu_type": "Strix-Halo-40c", "model": "Nemotron-3-Nano-30B-A3B"}, 0.11),
+    "gemma-4-26b-a4b.txt": ({"gpu_type": "R9700", "model": "Gemma-4-26B-A4B"}, 0.44),
+    "llama-bench.csv": ({}, 0.07),
+    "llama-bench.jsonl": ({}, 0.07),
+    "vllm-deepseek-r1.txt": (
+        {"gpu_type": "MI300X", "model": "DeepSeek-V3", "precision": "fp8", "engine": "vLLM",
+         "tensor_parallel": 8, "node_gb_per_s": 448.0}, 0.5,
+    ),
+}  # fmt: skip
+
+
+def test_published_files_are_read_as_they_are(tmp_path):
+    """Each has a time per token at least; of files of mixed types only their size says the bytes of a weight."""
+    configs = json.loads((FILES.parent / "model_configs.json").read_text())
+    for name, (stated, off) in PUBLISHED.items():
+        if (model := stated.get("model")) in configs and model not in pl.hardware.models().index:
+            (tmp_path / f"{model}.json").write_text(json.dumps(configs[model]["config.json"]))
+            stated = {**stated, "model": str(tmp_path / f"{model}.json")}
+        rows = _rows(FILES / "published" / name, **stated)
+        errors = [
+            one.predicted(ROOF) / one.milliseconds - 1 for one in rows if one.phase == "decode"
+        ]
+        assert max(map(abs, errors)) < off, (name, errors)
+
+
+def test_a_size_is_spread_over_all_weights_but_experts_in_4_bit_floats():
+    for precision, each in (("int4", 0.7), ("mxfp4", 17 / 32)):
+        model = pl.load_model("Qwen3-30B-A3B", precision=precision)
+        stored = stored_in(model, 0.7e-9 * model.parameters())
+        assert stored.parameters() == model.parameters()
+        read = stored.layer_bytes(stored.layer_kinds[0], only_routed=True)
+        assert read == pytest.approx(each * model.layer_kinds[0].routed)
+        embedding = model.vocab * model.d_model * (stored.head_bytes_each - model.kept_bytes)
+        whole = 1e9 * stored.weight_gb(range(model.layers)) + embedding
+        assert whole == pytest.approx(0.7 * model.parameters())
+    with pytest.raises(pl.errors.InvalidValue, match="expected one whose experts take less"):
+        stored_in(model, 1.0)
+
+
 @pytest.mark.slow
 def test_vllm_serve_is_decode_at_each_concurrency_and_prefill_where_none_waits():
     rows = _rows(SERVE, gpu_type="H100-SXM")
@@ -187,7 +233,7 @@ def _changed(path, tmp_path, **fields):
         (BENCH, {"n_gen": 128}, "leave out -pg"),
         (BENCH, {"n_depth": 512}, "field 'n_depth': 512"),
         (BENCH, {"n_gpu_layers": 10}, "expected all 32 layers of Llama-3-8B"),
-        (BENCH, {"model_type": "llama 8B IQ2_XS - 2.3125 bpw"}, "give precision="),
+        (BENCH, {"model_type": "llama 8B TQ2_0 - 2.06 bpw"}, "give precision="),
         (BENCH, {"avg_ns": "12"}, "field 'avg_ns': '12': expected a number above 0"),
         (SERVE, {"max_concurrency": None}, "give batch="),
         (SERVE, {"model_id": "Qwen/Qwen3-8B"}, "no model has this name; .*give model="),

@@ -291,3 +291,17 @@ def test_a_model_in_no_table_is_a_small_file(tmp_path):
             with pytest.raises(pl.errors.InvalidData, match=rf"mine\.toml, field '{name}'"):
                 pl.load_model(path)
     assert pl.load_model(tmp_path / "mine.json", precision="fp8").precision == "fp8"
+
+
+def test_layers_for_drafts_weigh_on_the_last_stage_alone():
+    """DeepSeek-V3's fp8 checkpoint has one: 11.5 billion weights and a little of a projection."""
+    model = pl.load_model("DeepSeek-V3", precision="fp8")
+    more = dataclasses.replace(model, draft_layers=1)
+    assert more.weight_gb(range(61)) - model.weight_gb(range(61)) == pytest.approx(11.5, rel=0.01)
+    assert more.weight_gb(range(60)) == model.weight_gb(range(60))
+    assert more.parameters() == model.parameters()
+    for layers in (range(50, 61), range(3)):
+        start, size = layers.start, len(layers) - 1
+        spans = more.spans
+        weight = spans.weight[spans.kind[start, size]] * more.layer_weight_gb
+        assert weight == pytest.approx(more.weight_gb(layers))

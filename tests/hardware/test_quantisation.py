@@ -81,7 +81,10 @@ def _bitsandbytes(rng):
     fields, plain, head = _of_lists(rng, "llm_int8_skip_modules", False)
     four = rng.random() < 0.3
     fields |= {"quant_method": "bitsandbytes", "load_in_8bit": not four, "load_in_4bit": four}
-    return fields, (4, 64, 32, head, plain) if four else (8, None, 32, head, plain)
+    twice = four and rng.random() < 0.5
+    fields |= {"bnb_4bit_use_double_quant": True, "bnb_4bit_quant_type": "nf4"} if twice else {}
+    scale = 8 + 32 / 256 if twice else 32
+    return fields, (4, 64, scale, head, plain) if four else (8, None, 32, head, plain)
 
 
 def _grouped(rng):
@@ -94,7 +97,8 @@ def _grouped(rng):
     elif form < 0.4:  # AutoGPTQ's file
         fields |= {"desc_act": False, "sym": True}
     else:
-        fields["quant_method"] = rng.choice(["awq", "gptq"])
+        fields["quant_method"] = rng.choice(["awq", "gptq", "auto-round", "intel/auto-round"])
+        fields["data_type"] = "int"
     if 0.4 <= form < 0.5:
         fields, stored = fields | {"dynamic": {"+:.*down_proj": {"bits": 2}}}, None
     elif 0.5 <= form < 0.6:
@@ -210,7 +214,7 @@ def _by_day_and_night(first, last):
 @pytest.mark.parametrize("seeds", _by_day_and_night(400, 3000), ids=str)
 def test_a_checkpoint_is_as_large_as_its_tensors_or_refused(seeds, tmp_path):
     """Four bits in groups of 128 are read with and without zeros, as llm-compressor and AWQ write them."""
-    read, groups = [], set()
+    read, groups, methods = [], set(), set()
     for seed in seeds:
         rng = random.Random(seed)
         model, place, kind = rng.choice(MODELS), rng.choice(PLACES), rng.choice(KINDS)
@@ -241,12 +245,14 @@ def test_a_checkpoint_is_as_large_as_its_tensors_or_refused(seeds, tmp_path):
         assert BITS[found.precision] in most, (seed, fields)
         read.append((kind, found.precision, found.kv_precision, place))
         groups.add(str(stored[:3]))
+        methods.add(fields.get("quant_method"))
     kinds, precisions, kv_precisions, places = map(set, zip(*read, strict=True))
     assert kinds == {*KINDS} - {_unknown}
     assert precisions == {*BITS}
     assert kv_precisions == {"fp8", "int8", "bf16"}
     assert places == {*PLACES}
-    assert groups >= {"(4, 128, 16)", "(4, 128, 20)"}
+    assert groups >= {"(4, 128, 16)", "(4, 128, 20)", "(4, 64, 32)", "(4, 64, 8.125)"}
+    assert methods >= {"awq", "auto-round", "intel/auto-round"}
 
 
 def test_two_places_must_agree(tmp_path):

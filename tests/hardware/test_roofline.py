@@ -178,7 +178,6 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
 @pytest.mark.slow
 def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physical_reason():
     table = pl.hardware.against_measured()
-    assert len(table) == 76
     assert table["error"].abs().median() < 0.06
     assert (table["error"].abs() > 0.3).sum() == 0
     missed = table[table["error"].abs() > 0.2]

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.writeup.linear_rates import with_link_units
 
 ENGINES = tuple(known_rules())
+DATA = Path(__file__).parents[1] / "data"
 SERVING = [name for name, rules in known_rules().items() if not rules.trains]
 
 
@@ -255,6 +255,31 @@ def test_an_engine_makes_of_every_value_what_the_plan_has(seed):
                 _has_the_plans_values(problem, placement, engine)
 
 
+TORCHRUN = {"-m", "--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port"}
+
+
+def test_options_are_those_of_the_engines_version():
+    """As `tests/data/make_engine_options.py` reads them in the packages' source."""
+    known = json.loads((DATA / "engine_options.json").read_text(encoding="utf-8"))
+    for seed in range(40):
+        problem, plan = _random_load(seed)
+        gpus = tuple(replace(gpu, node=f"n{i % 2}") for i, gpu in enumerate(problem.cluster.gpus))
+        model = replace(problem.model, precision="bf16")
+        load = replace(problem.workload, batch_size=min(256, problem.workload.batch_size))
+        cluster = replace(problem.cluster, gpus=gpus)
+        problem = replace(problem, cluster=cluster, model=model, workload=load)
+        for engine, table in known.items():
+            found = pl.settings(problem, plan, engine)
+            assert found.version == table["version"]
+            # a command and the lines in which it goes on
+            told = "\n".join(re.findall(r"^ *start (?:.*\\\n)*.*$", found.script, re.M))
+            options = {
+                *re.findall(r"(?<=\s)--?[a-zA-Z][\w.-]*", f"{told} {' '.join(found.arguments)}")
+            }
+            options |= {name for name in found.environment if name.endswith("_PARTITION")}
+            assert options - (TORCHRUN if engine == "torchtitan" else {"-m"}) <= {*table["options"]}
+
+
 PROGRAMS = ("vllm", "python3", "torchrun", "trtllm-serve", "llama-server", "ggml-rpc-server")
 STUB = """#!{bash}
 [ "${{0##*/}}" = llama-server ] && sleep 0.3  # servers in the background come first
@@ -281,13 +306,16 @@ def run(tmp_path):
         log = Path(tempfile.mkdtemp(dir=tmp_path))
         (tmp_path / "run.sh").write_text(found.script, encoding="utf-8")
         given = {"MODEL": "my model", "MEGATRON": "/m", "CONFIG": "llama3.llama3_8b"}
-        given |= {"LOG": str(log), "TMPDIR": str(tmp_path), "RUNNER": str(os.getpid())}
+        given |= {
+            "LOG": str(log),
+            "TMPDIR": str(tmp_path),
+            "LOGS": str(tmp_path / "logs"),
+        }
+        given["SKIP"] = "version addresses gpus ports answers"
         environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | given | variables
         command = [bash, str(tmp_path / "run.sh"), *arguments]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=60,
-            # a suite in the background of a script has SIGINT ignored, which bash then cannot trap
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         calls = []
         for each in sorted(log.glob("[!.]*"), key=lambda path: path.stat().st_mtime_ns):
@@ -324,35 +352,6 @@ def test_nothing_in_a_name_is_executed(run, tmp_path, engine, seed):
     done, calls = run(found, "a prompt")
     assert (done.returncode, len(calls)) == (0, 1), done.stderr
     assert not (tmp_path / "done").exists()
-
-
-# It outlives the script, and holds its output, unless it is told to end.
-END = "[ $PPID != $RUNNER ] || exit 9; ( sleep 0.3; kill -{} $PPID ) & exec sleep 70"
-ENDS = (END.format("TERM"), END.format("INT"), "exit 3")
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, 18))]
-)
-def test_nothing_outlives_a_script_however_it_ends(run, tmp_path, engine, seed):
-    """A signal to it, or an engine that fails: then no program, no file, and no status of success is left."""
-    rng = np.random.default_rng([seed, ENGINES.index(engine)])
-    hosts = 1 if known_rules()[engine].one_host else int(rng.integers(1, 4))
-    gpus = int(rng.integers(hosts, 6))
-    nodes = [str(i % hosts) for i in rng.permutation(gpus)]
-    problem = with_link_units(_free(7, gpus, nodes), "tokens")
-    cuts = np.diff([0, *sorted(rng.choice(np.arange(1, 7), gpus - 1, False)), 7]).tolist()
-    plan = pl.Placement.of([(n, (g,)) for g, n in enumerate(cuts)])
-    if engine == "torchtitan":  # with a file on its schedule
-        plan = pl.timeline_of(problem, plan, training=True, schedule="ZBH1", microbatches=6)
-    found, before = pl.settings(problem, plan, engine), set(tmp_path.glob("tmp.*"))
-    host = [str(rng.integers(1, hosts + 1))] if hosts > 1 else ["a prompt"]
-    end = ENDS[(seed + ENGINES.index(engine)) % len(ENDS)]
-    done, _ = run(found, *host, HOSTS=" ".join("abc"[:hosts]), LINGER=end)
-    assert done.returncode == 3 if end == "exit 3" else done.returncode != 0, done.stderr
-    assert set(tmp_path.glob("tmp.*")) == before
 
 
 @pytest.mark.parametrize("prompts", [0, 9, 3, 4])
@@ -524,14 +523,6 @@ def test_ranks_lie_where_random_plans_have_them(run, case):
         assert _after(found.arguments, "--pp-max-micro-batch-size") == str(load.batch_size)
 
 
-def test_what_ends_one_start_ends_the_others_of_its_host(run, three):
-    """The status is that of the one that ended."""
-    found = pl.settings(*three, "vLLM")
-    broken = replace(found, script=found.script.replace("vllm serve", "vllm_of_old serve", 1))
-    done, _ = run(broken, "3", HOSTS="x y z", LINGER="sleep 30")
-    assert done.returncode == 127
-
-
 def test_a_script_wants_its_hosts(run, three):
     found = pl.settings(*three, "vLLM")
     for arguments, hosts, message in (
@@ -620,11 +611,13 @@ def test_training_steps_go_to_engines_that_train(pair):
     _refused(problem, step, "vLLM", "expected Megatron or torchtitan")
     for name, engine, why in (
         ("ZBH1", "Megatron", "expected '1F1B' or"),
-        ("Interleaved1F1B", "torchtitan", "a multiple of 2 layers"),
         ("ZBVZeroBubble", "torchtitan", "expected chunks that go round the ranks"),
     ):
         other = pl.timeline_of(problem, plan, training=True, schedule=name)
         _refused(problem, other, engine, why)
+    thin = pl.Placement.of([(1, plan.stages[0].gpus), (4, plan.stages[1].gpus)])
+    other = pl.timeline_of(problem, thin, training=True, schedule="Interleaved1F1B")
+    _refused(problem, other, "torchtitan", "at least 2 layers")
 
 
 def _megatrons_order(ranks, rank, microbatches, chunks, group):
@@ -646,21 +639,21 @@ def _megatrons_order(ranks, rank, microbatches, chunks, group):
 @pytest.mark.parametrize("microbatches", [2, 3, 4, 6])
 def test_chunks_are_dealt_out_and_interleaved_as_engines_do_it(microbatches):
     problem = with_link_units(_free(8, 2, ["a", "b"]), "tokens")
-    plan = pl.Placement.of([(6, (0,)), (2, (1,))])
+    plan = pl.Placement.of([(5, (0,)), (3, (1,))])
     chunks = {"training": True, "schedule": "Interleaved1F1B"}
     step = pl.timeline_of(problem, plan, microbatches=microbatches, **chunks)
     order = step.timeline.schedule
     arguments = pl.settings(problem, step, "Megatron").arguments
     layout = _after(arguments, "--pipeline-model-parallel-layout")
-    # part c · 2 + r is chunk c of rank r, each as large as the other of its rank
-    assert [stage.strip("EL") for stage in _megatrons_rule(layout)] == ["ttt", "t", "ttt", "t"]
+    # part c · 2 + r is chunk c of rank r, larger ones first
+    assert [stage.strip("EL") for stage in _megatrons_rule(layout)] == ["ttt", "tt", "tt", "t"]
     group = int(_after(arguments, "--microbatch-group-size-per-virtual-pipeline-stage"))
     assert group >= 2
     for rank, own in enumerate(order.actions):
         told = [(a.stage, str(a.kind), a.microbatch) for a in own]
         assert told == _megatrons_order(2, rank, microbatches, 2, group)
     arguments = pl.settings(problem, step, "torchtitan").arguments
-    assert [held for _, held in _torchtitans_rule(arguments, 8)] == [[0, 1, 2], [3], [4, 5, 6], [7]]
+    assert [held for _, held in _torchtitans_rule(arguments, 8)] == [[0, 1, 2], [3, 4], [5, 6], [7]]
     assert _after(arguments, "--parallelism.pipeline_parallel_schedule") == "Interleaved1F1B"
     few = pl.timeline_of(problem, plan, microbatches=1, **chunks)
     _refused(problem, few, "Megatron", "expected at least 2, one for each rank")
@@ -690,6 +683,17 @@ def test_megatron_is_told_the_sizes_of_the_model():
         found = pl.settings(problem, pl.Placement.of([(model.layers, (0,))]), "Megatron")
         left_out = model.layers * model.extra_parameters  # which the script says
         assert _megatrons_parameters(found.arguments) == model.parameters() - left_out, name
+
+
+@pytest.mark.parametrize("engine", ["Megatron", "Megatron-Bridge"])
+def test_megatron_divides_activations_where_the_plan_counts_with_it(engine):
+    gpus = [pl.GPU("H200-SXM", 1e5, None, f"{i // 2}", 450) for i in range(4)]
+    load = pl.Workload(2048, 1, "training", microbatches=4)
+    costs = pl.Roofline(engine=engine, copies=False)
+    cluster, model = pl.Cluster(gpus, np.full((4, 4), 25.0)), pl.load_model("Llama-3-8B")
+    problem = pl.Problem(cluster, model, load, costs, max_gpus_per_stage=2)
+    found = pl.settings(problem, pl.Placement.of([(16, (0, 1)), (16, (2, 3))]), "Megatron")
+    assert ("--sequence-parallel" in found.arguments) == costs.constants.sequence_parallel
 
 
 def _megatrons_parameters(arguments):

@@ -282,7 +282,7 @@ class ClosingSearch(DeploymentSearch):
             elif loose or not sure:
                 unlisted = max(unlisted, most)
             self.rounds += 1
-            self._report_progress()
+            self.report_progress()
         if not self.finished:
             self.knows(max(unlisted, self.value or 0.0), "lists of pipelines")
             self.settled = not unlisted

@@ -127,7 +127,7 @@ class Generation(ClosingSearch):
             master = solve_relaxation(self.goal, columns)
             if master is not None and (self.rounds % 5 == 0 or self.best is None):
                 self.round_relaxation()
-            self._report_progress()
+            self.report_progress()
             if self.finished:
                 break
             if self._has_converged(master) or not (new or smoothed):
@@ -164,7 +164,7 @@ class Generation(ClosingSearch):
                 if ratio is None:
                     break
                 self._update_bound(cost, ratio)
-                self._report_progress()
+                self.report_progress()
                 if len(self.columns) == known:
                     break
         self.solve_whole_for(ROUNDING_SECONDS)
@@ -319,7 +319,7 @@ class Generation(ClosingSearch):
             return self.add_column(
                 PipelineColumn(rate=offer.counted(path), gpus=gpus, offer=offer, stages=())
             )
-        stages = offer.in_order(path)
+        stages = tuple(path)
         attained, slowed = offer.evaluated(stages)
         if slowed:
             self._loose.add(offer)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
 from pipelab.engine.deployments.closing import are_few_mixes
 from pipelab.engine.deployments.column_generation import Generation
+from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS
 from pipelab.engine.deployments.master_program import DeploymentGoal, PipelineColumn
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
@@ -55,6 +57,7 @@ from pipelab.engine.methods.first_placements import simple_placements
 from pipelab.engine.methods.least_regret import speed_bands
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
+from pipelab.engine.rate_search import seconds_to_choose
 from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import method_of
@@ -70,7 +73,10 @@ from pipelab.requests import Limits, for_phase, request_tokens
 _RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a flow is named
 _SIMPLE_COLUMNS = 24  # of each pool
 _MORE_RATE_FACTOR = 1.1  # which a larger batch has to bring
-_ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads
+_ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads; and for those of parts of the GPUs
+_SMALL_OPEN_SHARE = 0.02  # no parts are looked at
+_LEAST_PART = 4  # a quarter of the GPUs
+_MOST_PARTS = 8  # of which the best pipelines are found
 _ALONE_TIME_SHARE = 0.4  # at most, of the time limit
 _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
 _REQUEST_BATCHES = tuple(2**i for i in range(9))  # batch sizes where requests are served
@@ -447,6 +453,7 @@ class _Deploying:
         """Generate columns and close the gap; return what ended the search before that."""
         try:
             self._begin_with_simple(generation)
+            self._add_parts(generation)
             generation.generate()
             generation.close_gap()
             if not generation.finished:
@@ -477,6 +484,7 @@ class _Deploying:
         with suppress(Ended):  # the search that follows says so
             self._add_simple_columns(generation)
         generation.round_relaxation()
+        generation.report_progress()
 
     def _add_simple_columns(self, generation: Generation) -> None:
         """Add the best single pipelines as columns, and simple ones that may yield most for the price of their GPUs."""
@@ -500,6 +508,31 @@ class _Deploying:
                 if self.limits is not None:  # then one takes longer
                     self.deadline.check()
                 generation.add_column(column._replace(rate=column.offer.attained(column.stages)))
+
+    def _add_parts(self, generation: Generation) -> None:
+        """Add the best pipelines on a half, a third and a quarter of the GPUs, and on what these and the best leave."""
+        alone = self._best_alone()
+        loads = [replace(p.workload, in_flight=self.problem.workload.in_flight) for p in alone]
+        offer = next((o for o in generation.offers if o.problem.workload in loads), None)
+        if offer is None or generation.finished or generation.open <= _SMALL_OPEN_SHARE:
+            return
+        problem, classes = offer.problem, offer.table.classes.members
+        until = self.deadline.within(min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left))
+        parts = [sorted({*range(len(problem.cluster))} - {*alone[0].placement.gpus})]
+        for number in range(2, 1 + min(_LEAST_PART, generation.most_pipelines)):
+            parts.append(sorted(g for ids in classes for g in ids[: len(ids) // number]))
+        before = seconds_to_choose.set(0.0)
+        for gpus in islice(parts, _MOST_PARTS):
+            if gpus and until.reason is None:
+                part = replace(problem, cluster=problem.cluster.only(gpus))
+                ends = {"time_limit": until.left, "stop": apart(until.stop)}
+                found = solve_for_attainable(part, "auto", method_of("auto", {}), ends).placement
+                if found is not None:
+                    placement = _renumbered(found, gpus)
+                    generation.add_column(_column(offer, placement, offer.attained))
+                    parts.append(sorted({*gpus} - {*placement.gpus}))
+        seconds_to_choose.reset(before)
+        generation.solve_whole_for(ROUNDING_SECONDS)
 
     def _find_best_alone(self) -> None:
         """Find the best single pipeline of each workload, as far as it is the best of all and there is time."""

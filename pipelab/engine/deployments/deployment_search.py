@@ -154,7 +154,7 @@ class DeploymentSearch:
         self.round_relaxation()
         if self.best is not None and not self.finished:
             self._solve_whole(self.pipelines, self.deadline.within(seconds))
-            self._report_progress()
+            self.report_progress()
         self.deadline.check()
 
     def _solve_whole(self, columns: list[PipelineColumn], deadline: Deadline) -> bool:
@@ -170,7 +170,7 @@ class DeploymentSearch:
         self.offers = [other for other in self.offers if other is not offer] + parts
         return parts
 
-    def _report_progress(self) -> None:
+    def report_progress(self) -> None:
         moment = Progress(
             seconds=self.deadline.spent, incumbent=self.value, bound=self.bound, nodes=self.rounds
         )

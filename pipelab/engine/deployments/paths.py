@@ -7,7 +7,6 @@ in one. If A and B reach each other at 10 GB/s and both reach C at 1 GB/s, there
 that of C. One dynamic program over the layers and the ways to leave, vectorised over rates.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -128,8 +127,10 @@ class Paths:
             return [], np.inf
         while at:
             spans = self._ending[at - 1]
-            entry = (reached[:at, :, None] + hop).min(axis=1)
-            entry[0] = 0.0
+            first = at - len(spans)
+            entry = (reached[first:at, :, None] + hop).min(axis=1)
+            if not first:
+                entry[0] = 0.0
             through = np.flatnonzero(self.ways.through[:, 1] == left)
             paid = entry[:, self.ways.through[through, 0]] + stage[spans][:, through]
             start, way = (int(i) for i in np.unravel_index(int(paid.argmin()), paid.shape))
@@ -140,8 +141,8 @@ class Paths:
                 each += kappa * self.seconds[rows, spans[start]]
             row, enter = rows[each.argmin()], self.ways.through[through[way], 0]
             seconds += float(self.seconds[row, spans[start]])
-            stages.append((at - start, tuple(self.composition[row].tolist())))
-            at = start
+            stages.append((at - first - start, tuple(self.composition[row].tolist())))
+            at = first + start
             if at:
                 left = int((reached[at] + hop[:, enter]).argmin())
                 seconds += float(self.ways.seconds[left, enter])
@@ -150,15 +151,14 @@ class Paths:
     @cached_property
     def _by_way(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """By way through: rows, the fastest first, for each kind of span, and how many reach each rate."""
-        return list(self._sorted())
-
-    def _sorted(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        sorted_ = []
         for way in range(len(self.ways.through)):
             rows = np.flatnonzero(self.ways.of == way)
             order = np.argsort(-self.rate[rows], axis=0, kind="stable")
             falling = -np.take_along_axis(self.rate[rows], order, axis=0)
             enough = [np.searchsorted(rates, -self.asked, side="right") for rates in falling.T]
-            yield rows[order], np.stack(enough, axis=1)
+            sorted_.append((rows[order], np.stack(enough, axis=1)))
+        return sorted_
 
     def _stages(self, prices: np.ndarray, kappa: float, which: np.ndarray) -> np.ndarray:
         """The least price of a stage by kind of span, rate and way through; shape (U, T, G)."""
@@ -180,22 +180,26 @@ class Paths:
 
     @cached_property
     def _ending(self) -> list[np.ndarray]:
-        """For every boundary j > 0: the kinds of the spans from boundary 0, 1, … j-1 to it."""
-        kind = self.span
-        return [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
+        """For every boundary j > 0: the kinds of the spans to it, but for those longer than any stage can be."""
+        kind, held = self.span, np.asarray((self.rate > 0).any(axis=0))
+        ending = [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
+        longest = max(j - int(held[spans].argmax()) for j, spans in enumerate(ending, start=1))
+        return [spans[-longest:] for spans in ending]
 
     def _reached(self, stage: np.ndarray, hop: np.ndarray, deadline: Deadline) -> np.ndarray:
         """The least price of the first 0, 1, … M layers, by rate and by the way to leave them; shape (M + 1, T, L)."""
         layers, (rates, ways, _) = len(self._ending), hop.shape
-        enter, leave = self.ways.through.T
+        order = np.argsort(self.ways.through[:, 1], kind="stable")
+        enter, leave = self.ways.through[order].T
+        left, first = np.unique(leave, return_index=True)
+        stage = stage[:, :, order]
         reached = np.full((layers + 1, rates, ways), np.inf)
         reached[0] = 0.0
         entry = np.zeros((layers, rates, len(enter)))  # of nothing; then by the way through
         for j, spans in enumerate(self._ending, start=1):
             deadline.check()
-            least = (entry[:j] + stage[spans]).min(axis=0)
-            for way in range(ways):
-                reached[j, :, way] = least[:, leave == way].min(axis=1)
+            least = (entry[j - len(spans) : j] + stage[spans]).min(axis=0)
+            reached[j][:, left] = np.minimum.reduceat(least, first, axis=1)
             if j < layers:
                 entry[j] = (reached[j, :, :, None] + hop).min(axis=1)[:, enter]
         return reached

@@ -371,12 +371,3 @@ class Offer:
         except InvalidPlacement:
             return 0.0, True
         return found.attainable, found.attainable < found.rate * (1 - ONE_ANSWER)
-
-    def in_order(self, stages: Sequence[StageOf]) -> tuple[StageOf, ...]:
-        """The stages as they are, or class by class where inner layers are identical and that is faster."""
-        given = tuple(stages)
-        if not self.problem.model.spans.alike_inside or len(given) < 4:
-            return given
-        inner = sorted(given[1:-1], key=lambda stage: (stage[1], stage[0]))
-        other = (given[0], *inner, given[-1])
-        return other if self.attained(other) > self.attained(given) else given

@@ -4,56 +4,58 @@ At t tokens/s every layer is on stages whose capacities add up to t: a *pattern*
 on an A100, or stages of 3 and of 4 layers on two T4. A stage of k layers is in the patterns of k layers, so each
 of these takes a k-th of its GPUs. With z_p layers of pattern p, and the GPUs u_pa that a layer takes of type a::
 
-    max Σ z_p        Σ_p u_pa z_p ≤ N_a for every type a        z ≥ 0
+    Σ z_p = L        Σ_p u_pa z_p ≤ N_a for every type a        z ≥ 0
 
-If that is less than the number of layers, no flow has t. Patterns are many; column generation finds those that
-are needed, as for cutting stock (P. C. Gilmore and R. E. Gomory, 1961). At dual prices π_a its pricing problem
-is a knapsack: the cheapest stages that together let t pass. Farley's bound holds in every round.
+If there are no such z, no flow has t. Patterns are many; column generation finds those that are needed, as for
+cutting stock (P. C. Gilmore and R. E. Gomory, 1961). At dual prices π_a its pricing problem is a knapsack: the
+cheapest stages that together let t pass. In every round their price gives a bound (Lagrange).
 
-Where memory counts, stage v has places for n_v microbatches of w tokens, and a way with f_p tokens/s and time T_p
-takes f_p T_p / w places on each of its stages. Multiply by the layers k_v that a stage holds, and add up over all
-stages: those of a way hold L layers or more, so L Σ f_p T_p ≤ w Σ k_v n_v. A way's time is that of its stages and
-hops. So patterns say with which f_i their stages i share t, and all together need no more places than there are::
+**Memory** is a matter of mean times. Stage i of a pattern lets a share y_i of all pass. A layer in it takes
+θ_i = (τ_i + h) / k_i seconds, with τ_i in the stage and h in a hop, of which a way has one less than stages. So a way
+takes R - h or more, if R is the sum of θ over its layers: a stage that is used in part takes longer. The mean of
+R over all microbatches is the sum of θ_i y_i over all layers, a linear objective, and its least value a::
 
-    Σ_p z_p (w Σ n_i - L Σ f_i (τ_i + h) / k_i) ≥ -L t h
+    a = min Σ_p z_p Σ_i θ_i y_pi - h
 
-with τ_i seconds in a stage, and h in a hop, of which a way has one less than stages. Stages that let nothing pass
-may add places: the bound is still one.
+Every way passes every layer. So of each pattern the microbatches of all stages have the mean time a or more, and
+those of stage i no more together than its n_i places of w tokens hold (Little's law), nor than the longest way takes::
 
-One short way would shorten no other, yet T above is that of the fastest. So flows are told apart by how long their
-fastest way takes: a ≤ T < b. Capacities are those at a. And a way uses a stage once, so for every θ seconds a layer::
+    Σ_i min(n_i w / t, y_i longest) ≥ a
 
-    T + h ≥ θ L - Σ_v max(0, θ k_v - τ_v - h)
+That leaves fewer patterns, with which the least mean is greater, which leaves fewer again: until no pattern is
+left, or nothing changes any more. Only in the first case no flow has t.
 
-over all stages: to be faster than b, enough layers must be held by fast GPUs, which then have memory for few
-microbatches. That is one more row for each θ. The case with the greatest bound is split again and again.
-
-Links enter once. If one stage alone has each layer, the flow is a pipeline, and has no more than the best one.
-So above that rate two stages or more share some layer: Σ z_p ≥ 1 over patterns of several stages. On a cluster
-of several sites this alone can close the gap.
+**Links.** A way that leaves a site, whose links to others are slow, takes that much longer. Either all layers are held
+inside of a site, or each way that uses it crosses to another: its layers then take a share of that hop. So flows
+are told apart by the sites that hold all layers: every pattern has a stage of each of these. And where one stage
+alone has each layer, the flow is a pipeline, and has no more than the best one. So above that rate two stages or
+more share some layer: Σ z_p ≥ 1 over patterns of several stages. On a cluster of several sites this alone can close
+the gap.
 """
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain, combinations
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
 
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.flows.capacities import Capacities, StagesByInFlight, by_area
+from pipelab.engine.flows.capacities import Capacities, StagesByInFlight, by_work
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import VariableGroups
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.fields import given
 
-_MOST_PLACES = 1e6  # places: as many as any flow needs
 _MOST_NODES = 50  # of one knapsack: to prove one of many equally good answers takes ages
 _MOST_ROUNDS = 60  # of finding patterns for one number of tokens/s
-_LEAST_GAIN_LAYERS = 1e-7  # of a layer: a pattern that gains less is none
-_MOST_SPLITS = 12  # of cases
-_CASE_RATIO = 1.01  # case: not split
-_CASE_GAP = 1e-2  # of the bound of a case
+_SAME_MEAN_FACTOR = 1.001  # mean times this near count as one
+_LEAST_STEP_SHARE = 0.25  # of the way from a mean time to that of the patterns that are known
+_MOST_SITES = 3  # that are told apart
+_NEAR_FACTOR = 2.0  # of the shortest hop: what takes no longer is inside of a site
 
 
 class Pattern(NamedTuple):
@@ -63,15 +65,12 @@ class Pattern(NamedTuple):
     times: tuple[int, ...]
     shares: tuple[float, ...]
 
-    @property
-    def several(self) -> bool:
-        """Whether two stages or more share the layer."""
-        return sum(self.times) > 1
-
 
 @dataclass
 class Patterns:
-    """The patterns that are known, and what they prove.
+    """The patterns that are known where certain sites hold all layers, and what they prove.
+
+    Items are stages that a pattern may have: a composition at a site, with a number of layers.
 
     Attributes
     ----------
@@ -82,146 +81,179 @@ class Patterns:
         Of a microbatch.
     hop : float or None
         Seconds from stage to stage, at least; None where memory does not count.
-    after, before : float
-        The fastest way takes so many seconds or more, and less than so many.
+    crossing : float array, shape (S,)
+        Seconds that the hop from each site to another takes beyond this; 0 for sites that hold all layers.
+    whole : tuple of int
+        Those sites.
+    counts : int array, shape (S, K)
+        GPUs of each type at each site.
     """
 
     capacities: Capacities
     alone: float
     tokens: float
     hop: float | None
-    after: float
-    before: float
-    _known: dict[Pattern, None] = field(default_factory=dict)
+    crossing: np.ndarray
+    whole: tuple[int, ...]
+    counts: np.ndarray
+    known: dict[Pattern, None] = field(default_factory=dict)
+    _means: dict[float, float] = field(default_factory=dict)  # least mean times by tokens/s
 
     def __post_init__(self) -> None:
-        of, layers = self.capacities, self.capacities.most.shape[1]
-        usage, capacity, places, seconds = [], [], [], []
-        rows = zip(of.usage, of.most, of.places, of.seconds, strict=True)
-        for own, passed, place, time in rows:
+        of, self.layers = self.capacities, self.capacities.most.shape[1]
+        hop, usage, values = self.hop or 0.0, [], []
+        for gpus, *rows in zip(of.usage, of.most, of.places, of.seconds, strict=True):
+            passed, places, seconds = rows
             useful = passed > 0
             if self.hop is None:
                 # what lets as much pass with more layers takes less of its GPUs for each
                 useful = passed > np.append(np.maximum.accumulate(passed[::-1])[-2::-1], 0.0)
-            useful = np.flatnonzero(useful)
-            usage += [own / (k + 1) for k in useful]
-            capacity += passed[useful].tolist()
-            places += (self.tokens * np.minimum(place[useful], _MOST_PLACES)).tolist()
-            seconds += (layers * (time[useful] + (self.hop or 0.0)) / (useful + 1)).tolist()
-        self._usage = np.reshape(usage, (-1, len(of.count)))
-        self._capacity, self._places = np.array(capacity), np.array(places)
-        self._seconds = None if self.hop is None else np.array(seconds)
-        self._saved, self._to_save = np.zeros((0, len(usage))), np.zeros(0)
-        if self._seconds is not None and self.before < math.inf:
-            self._fast_enough(layers)
+            room = (gpus <= self.counts).all(axis=1)
+            for k in np.flatnonzero(useful):
+                for site in np.flatnonzero(room & np.isfinite(self.crossing)):
+                    at_site = np.zeros(self.counts.shape)
+                    at_site[site] = gpus / (k + 1)
+                    usage.append(at_site.ravel())
+                    time = (seconds[k] + hop) / (k + 1) + self.crossing[site] / self.layers
+                    values.append((site, k + 1, passed[k], places[k], time))
+        self._usage = np.reshape(usage, (-1, self.counts.size))
+        self._site, self._held, self._capacity, places, times = np.reshape(values, (-1, 5)).T
+        unit = self.layers * times.max(initial=0.0) or 1.0  # of time: no way takes longer
+        self._seconds = np.zeros(len(times)) if self.hop is None else times / unit
+        self._hop, self._places = hop / unit, self.tokens * places / unit
+        taken = self._usage * self._held[:, None] / np.maximum(self._all, 1.0)
+        self._times = np.floor(1 / taken.max(axis=1) + SOLVER)
 
-    def _fast_enough(self, layers: int) -> None:
-        """Rows for θ: seconds that stages save for each layer, and how many must be saved, both in shares of θ."""
-        per_layer = given(self._seconds) / layers
-        of_type = np.where(self._usage.T > 0, per_layer, np.inf).min(axis=1)
-        theta = np.unique(of_type[np.isfinite(of_type)])[1:, None]
-        self._saved = np.maximum(0.0, 1 - per_layer / theta)
-        self._to_save = layers - (self.before + given(self.hop)) / theta[:, 0]
+    @cached_property
+    def _all(self) -> np.ndarray:
+        """GPUs by site and type."""
+        return self.counts.ravel().astype(float)
 
-    @property
-    def number(self) -> int:
-        """Patterns of several stages that were found."""
-        return len(self._known)
+    @cached_property
+    def _longest(self) -> float:
+        """No way takes longer by its layers: its stages are on GPUs of their own, and it passes each layer once."""
+        stages = VariableGroups({"stages": len(self._held)})
+        rows = {
+            "GPUs": stages.rows({"stages": self._usage.T * self._held}, upper=self._all),
+            "layers": stages.rows({"stages": self._held[None]}, upper=self.layers),
+        }
+        run = run_program(stages.program({"stages": self._seconds * self._held}, rows))
+        return given(run.objective) - self._hop
 
-    def greatest(self, low: float, high: float, within: float, deadline: Deadline) -> float:
-        """The least tokens/s that are known to be out of reach, to a share; `low` are in reach, `high` are not."""
-        high = min(high, by_area(self.capacities) * (1 + SOLVER))
-        low = min(max(low, self.alone), high)
-        try:
-            while high > low * (1 + within):
-                middle = (low + high) / 2
-                if self.layers(middle, deadline) < self.capacities.most.shape[1] - SOLVER:
-                    high = middle
-                else:
-                    low = middle
-        except Ended:
-            pass  # what was ruled out by then is
-        return high
-
-    def layers(self, t: float, deadline: Deadline) -> float:
-        """No more layers than this let t tokens/s pass; or, if that is enough for the model, some number that is."""
-        needed = self.capacities.most.shape[1]
-        share = np.minimum(self._capacity / t, 1.0)
-        alone = np.flatnonzero(self._capacity >= t * (1 - LAST_BITS))
-        columns = [Pattern(items=(int(i),), times=(1,), shares=(1.0,)) for i in alone]
-        for known in self._known:
-            most = share[list(known.items)] * known.times
-            if (most >= np.array(known.shares) * (1 - LAST_BITS)).all():
-                columns.append(known)
-        least = math.inf
+    def rules_out(self, t: float, deadline: Deadline) -> bool:
+        """Return whether it is proven that no flow has t tokens/s."""
+        # part of a flow has the same mean time
+        mean = max((mean for less, mean in self._means.items() if less <= t), default=0.0)
+        missing = float(self.layers)  # what a layer without a pattern costs
+        known, proven, fault = list(self.known), mean, missing * SOLVER
         for _ in range(_MOST_ROUNDS):
             deadline.check()
-            value, price, premium, place, fast = self._master(columns, t)
-            if value >= needed:
-                return value
-            # of a stage by itself, and of each share of all that passes it
-            prices = self._usage @ price - place * self._places - fast @ self._saved
-            prices = np.maximum(prices, 0.0)
-            times = np.zeros(len(prices)) if self._seconds is None else place * t * self._seconds
-            single = (prices + times)[alone].min(initial=math.inf)
-            new, cost = _cheapest(prices, times, share, deadline)
-            scale = min(single, cost / (1 + premium))
-            if scale > 0:
-                room = place * needed * t * (self.hop or 0.0) - float(fast @ self._to_save)
-                least = min(least, (float(price @ self.capacities.count) + room) / scale - premium)
-            if least < needed - SOLVER or new is None:
-                return least
-            gain = 1 + premium - prices[list(new.items)] @ new.times
-            if gain - times[list(new.items)] @ new.shares <= _LEAST_GAIN_LAYERS:
-                return least
-            columns.append(new)
-            self._known[new] = None
-        return least
+            most = self._most_shares(t, mean)
+            known = [pattern for pattern in known if self._fits(pattern, t, mean)]
+            single = (most >= 1 - LAST_BITS) & (self._places >= t * mean * (1 - SOLVER))
+            single &= np.array([set(self.whole) <= {site} for site in self._site], dtype=bool)
+            alone = [
+                Pattern(items=(i,), times=(1,), shares=(1.0,))
+                for i in np.flatnonzero(single).tolist()
+            ]
+            value, price, premium, used = self._master(alone + known, missing, t)
+            if value <= fault or (used and all(self._fits(p, t, value - self._hop) for p in used)):
+                return False  # these patterns have places for the mean time that they take
+            prices = self._usage @ price
+            new, cost = self._cheapest(prices, most, t, mean, deadline)
+            least = (prices + self._seconds)[single].min(initial=missing - premium)
+            least = self.layers * min(least, cost - premium) + premium - price @ self._all
+            proven = max(proven, float(least) - self._hop)
+            if proven > self._longest + fault:
+                return True
+            # where it is still far from the value, more patterns tell more than another mean time
+            if proven - mean > _LEAST_STEP_SHARE * (value - self._hop - mean) or new in known:
+                if proven <= max(mean * _SAME_MEAN_FACTOR, fault):
+                    return False
+                self._means[t] = mean = proven
+            if new is None:
+                return False
+            self.known[new] = None
+            known.append(new)
+        return False
+
+    def _most_shares(self, t: float, mean: float) -> np.ndarray:
+        """The most of all that each item lets pass, as what passes others takes no longer than the longest way."""
+        most = np.minimum(self._capacity / t, 1.0)
+        if not mean:
+            return most
+        beside = np.maximum(mean - self._places / t, 0.0) / self._longest
+        return np.clip(1 - beside, 0.0, most)
+
+    def _fits(self, pattern: Pattern, t: float, mean: float) -> bool:
+        """Whether the stages of a pattern let their shares pass, and have places for the mean time."""
+        items, shares = list(pattern.items), np.array(pattern.shares)
+        passed = self._most_shares(t, mean)[items] * pattern.times + SOLVER >= shares
+        kept = np.minimum(self._places[items] * pattern.times / t, shares * self._longest)
+        return bool(passed.all() and kept.sum() >= mean * (1 - SOLVER))
 
     def _master(
-        self, columns: list[Pattern], t: float
-    ) -> tuple[float, np.ndarray, float, float, np.ndarray]:
-        """Layers that these patterns cover, and the prices of each type, of sharing a layer, of a place, of each θ."""
-        count, needed = self.capacities.count, self.capacities.most.shape[1]
-        of = [self._usage[list(p.items)].T @ p.times for p in columns]
-        usage = np.reshape(of, (-1, len(count))).T
-        several = [[float(p.several) for p in columns]]
-        idle, thetas = 0 if self._seconds is None else len(self._usage), len(self._to_save)
-        sizes = {"patterns": len(columns), "short": 1, "idle": idle, "late": thetas}
-        group = VariableGroups(sizes)
+        self, patterns: list[Pattern], missing: float, t: float
+    ) -> tuple[float, np.ndarray, float, list[Pattern]]:
+        """The least seconds of all layers, the prices of each type and of sharing a layer, and the patterns used."""
+        of = [self._usage[list(p.items)].T @ p.times for p in patterns]
+        seconds = [self._seconds[list(p.items)] @ p.shares for p in patterns]
+        several = np.array([[float(sum(p.times) > 1) for p in patterns]])
+        group = VariableGroups({"patterns": len(patterns), "missing": 1})
+        usage, one = np.reshape(of, (-1, len(self._all))).T, [[1.0]]
         blocks = {
-            "GPUs": group.rows(
-                {"patterns": usage, "idle": self._usage[:idle].T}, upper=count.astype(float)
-            ),
-            "shared": group.rows({"patterns": np.array(several), "short": [[1.0]]}, lower=1.0),
+            "GPUs": group.rows({"patterns": usage}, upper=self._all),
+            "shared": group.rows({"patterns": several, "missing": one}, lower=t > self.alone),
+            "layers": group.rows({"patterns": 0 * several + 1, "missing": one}, lower=self.layers),
         }
-        if thetas:
-            saved = [self._saved[:, list(p.items)] @ p.times for p in columns]
-            parts = {"patterns": np.reshape(saved, (-1, thetas)).T, "idle": self._saved}
-            parts["late"] = np.eye(thetas)
-            blocks["fast"] = group.rows(parts, lower=self._to_save)
-        if self._seconds is not None:
-            left = [
-                self._places[list(p.items)] @ p.times - t * self._seconds[list(p.items)] @ p.shares
-                for p in columns
-            ]
-            scale = self.tokens
-            both = {"patterns": np.array([left]) / scale, "idle": self._places[None] / scale}
-            blocks["places"] = group.rows(both, lower=-needed * t * given(self.hop) / scale)
-        objective = {"patterns": 1.0, "short": -needed, "late": -needed}
+        objective = {"patterns": -np.array(seconds) / missing, "missing": -1.0}
         found = run_program(group.program(objective, blocks))
-        if found.x is None:  # these patterns have too few places
-            return 0.0, np.zeros(len(count)), 0.0, 0.0, np.zeros(thetas)
-        price, shared, fast, kept = np.split(
-            given(found.row_duals), np.cumsum([len(count), 1, thetas])
-        )
-        place = 0.0 if self._seconds is None else float(kept[0]) / self.tokens
-        return given(found.objective), price, float(shared[0]), place, fast
+        price, shared, _ = np.split(given(found.row_duals) * missing, [len(self._all), -1])
+        *layers, short = given(found.x).tolist()
+        used = [p for p, n in zip(patterns, layers, strict=True) if n > SOLVER and not short]
+        return -given(found.objective) * missing, price, float(shared[0]), used
+
+    def _cheapest(
+        self, prices: np.ndarray, most: np.ndarray, t: float, mean: float, deadline: Deadline
+    ) -> tuple[Pattern | None, float]:
+        """Two stages or more that let all pass, at the least price that is soon found, and a bound on the least."""
+        size = len(prices)
+        group = VariableGroups({"stages": size, "shares": size, "kept": size})
+        eye = sp.eye_array(size)
+        blocks = {
+            "pass": group.rows({"shares": np.ones((1, size))}, lower=1.0, upper=1.0),
+            "most": group.rows({"shares": eye, "stages": -sp.diags_array(most)}, upper=0.0),
+            "several": group.rows({"stages": np.ones((1, size))}, lower=2.0),
+        }
+        if mean:
+            held = np.minimum(self._places / t / mean, 1.0)
+            longest = eye * (-self._longest / mean)
+            blocks |= {
+                "places": group.rows({"kept": np.ones((1, size))}, lower=1.0),
+                "kept": group.rows({"kept": eye, "stages": -sp.diags_array(held)}, upper=0.0),
+                "longest": group.rows({"kept": eye, "shares": longest}, upper=0.0),
+            }
+        if self.whole:
+            here = self._site == np.array(self.whole)[:, None]
+            blocks["whole"] = group.rows({"stages": here.astype(float)}, lower=1.0)
+        upper = {"stages": self._times, "shares": 1.0, "kept": 1.0 if mean else 0.0}
+        objective = {"stages": -prices, "shares": -self._seconds}
+        program = group.program(objective, blocks, upper=upper, integer=["stages"])
+        settings = {"limits/nodes": _MOST_NODES}
+        run = run_program(program, "scip", settings=settings, deadline=deadline.apart())
+        deadline.check()
+        if run.x is None or run.bound is None:
+            return None, math.inf if run.status == "infeasible" else -(run.bound or 0.0)
+        number = np.rint(run.x[:size]).astype(int)
+        items = np.flatnonzero(number)
+        shares = np.minimum(run.x[size : 2 * size], most * number)[items]
+        parts = (items, number[items], shares)
+        return Pattern(*(tuple(part.tolist()) for part in parts)), -given(run.bound)
 
 
 @dataclass
 class Cases:
-    """Flows by the time of their fastest way, with the least tokens/s known to be out of reach of each.
+    """Flows by the sites that hold all layers.
 
     Attributes
     ----------
@@ -232,69 +264,50 @@ class Cases:
 
     stages: StagesByInFlight
     alone: float
-    number: int = 0  # of patterns of several stages
-    _open: list[tuple[float, Patterns]] = field(default_factory=list)
+
+    @cached_property
+    def _cases(self) -> list[Patterns]:
+        stages, instance, site = self.stages, self.stages.instance, self._site_of
+        hop, numbers = instance.hop.min(), range(site.max() + 1)
+        counts = np.zeros((len(numbers), len(instance.types)), int)
+        np.add.at(counts, (site, instance.type_of), instance.classes.count)
+        others = np.where(site[:, None] == site, np.inf, np.minimum(instance.hop, instance.hop.T))
+        crossing = np.array([others[site == s].min() for s in numbers]) - hop
+        tokens, timed = stages.problem.workload.tokens, not (stages.full or stages.more)
+        hop, out = float(hop) if timed else None, []
+        for whole in chain.from_iterable(combinations(numbers, n) for n in range(len(numbers) + 1)):
+            beyond = np.where(np.isin(numbers, whole), 0.0, crossing)
+            if np.isfinite(beyond.min()):  # else no way can cross
+                capacities = stages.at(stages.least_seconds + beyond.min())
+                out.append(Patterns(capacities, self.alone, tokens, hop, beyond, whole, counts))
+        return out
+
+    @property
+    def _site_of(self) -> np.ndarray:
+        """The site of each class, (A,): one if they are too many, a stage may be on two, or memory does not count."""
+        stages, instance = self.stages, self.stages.instance
+        near = instance.hop <= _NEAR_FACTOR * instance.hop.min()
+        number, site = connected_components(sp.csr_array(near & near.T), directed=False)
+        alone = (instance.classes.count > 1) & ~np.diagonal(near)
+        one = stages.full or stages.more or instance.largest > 1 or alone.any()
+        return np.zeros_like(site) if one or number > _MOST_SITES else site
+
+    @property
+    def number(self) -> int:
+        """Patterns of several stages that were found."""
+        return sum(len(case.known) for case in self._cases)
 
     def greatest(self, low: float, high: float, within: float, deadline: Deadline) -> float:
-        """Bound all cases as `Patterns.greatest` does one; at first there is one."""
-        if not self._open:
-            self._open = [(high, self._case(self.stages.least_seconds, math.inf))]
-        self._open = [
-            self._bounded(of, low, min(high, b), within, deadline) for b, of in self._open
-        ]
-        return max(bound for bound, _ in self._open)
-
-    def split(self, low: float, deadline: Deadline) -> float:
-        """Split the case with the greatest bound in two, again and again; return the bound that is left."""
-        for _ in range(0 if self.stages.full else _MOST_SPLITS):
-            bound, widest = max(self._open, key=lambda one: one[0])
-            middle = math.sqrt(widest.after * min(widest.before, 4 * widest.after))
-            if (
-                bound <= low * (1 + SOLVER)
-                or middle < widest.after * _CASE_RATIO
-                or deadline.reason
-            ):
-                break
-            self._open.remove((bound, widest))
-            for case in (self._case(widest.after, middle), self._case(middle, widest.before)):
-                self._open.append(self._bounded(case, low, bound, _CASE_GAP, deadline))
-        return max(bound for bound, _ in self._open)
-
-    def _case(self, after: float, before: float) -> Patterns:
-        stages = self.stages
-        hop = None if stages.full else float(stages.instance.hop.min())
-        tokens = stages.problem.workload.tokens
-        return Patterns(stages.at(after), self.alone, tokens, hop, after, before)
-
-    def _bounded(
-        self, case: Patterns, low: float, high: float, within: float, deadline: Deadline
-    ) -> tuple[float, Patterns]:
-        bound = case.greatest(low, high, within, deadline)
-        self.number += case.number
-        return bound, case
-
-
-def _cheapest(
-    prices: np.ndarray, times: np.ndarray, share: np.ndarray, deadline: Deadline
-) -> tuple[Pattern | None, float]:
-    """Two stages or more that together let all pass, at the least price that is soon found; a bound on the least."""
-    size = len(prices)
-    group, eye = VariableGroups({"stages": size, "shares": size}), sp.eye_array(size)
-    blocks = {
-        "pass": group.rows({"shares": np.ones((1, size))}, lower=1.0),
-        "most": group.rows({"shares": eye, "stages": -sp.diags_array(share)}, upper=0.0),
-        "several": group.rows({"stages": np.ones((1, size))}, lower=2.0),
-    }
-    most = {"stages": np.maximum(2.0, np.ceil(1 / share)), "shares": 1.0}
-    objective = {"stages": -prices, "shares": -times}
-    program = group.program(objective, blocks, upper=most, integer=["stages"])
-    settings = {"limits/nodes": _MOST_NODES}
-    run = run_program(program, "scip", settings=settings, deadline=deadline.apart())
-    deadline.check()
-    if run.x is None or run.bound is None:
-        return None, 0.0 if run.bound is None else -run.bound
-    number = np.rint(run.x[:size]).astype(int)
-    items = np.flatnonzero(number)
-    shares = np.minimum(run.x[size:][items], share[items] * number[items])
-    parts = (items, number[items], shares)
-    return Pattern(*(tuple(part.tolist()) for part in parts)), -given(run.bound)
+        """The least tokens/s that are known to be out of reach, to a share; `low` are in reach, `high` are not."""
+        high = min(high, max(by_work(case.capacities) for case in self._cases) * (1 + SOLVER))
+        low = min(max(low, self.alone), high)
+        try:
+            while high > low * (1 + within):
+                middle = (low + high) / 2
+                if all(case.rules_out(middle, deadline) for case in self._cases):
+                    high = middle
+                else:
+                    low = middle
+        except Ended:
+            pass  # what was ruled out by then is
+        return high

@@ -14,7 +14,6 @@ import numpy as np
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, instance_of, with_memory_for
 from pipelab.engine.stage_table import holdable, least_seconds
-from pipelab.engine.tolerances import SOLVER
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
 
@@ -163,21 +162,12 @@ def stages_of(problem: Problem, full: bool, deadline: Deadline) -> StagesByInFli
     return replace(one, instances=tuple(instances), numbers=tuple(numbers), more=more)
 
 
-def by_area(of: Capacities) -> float:
-    """Tokens/s that no flow exceeds: at t, a GPU takes part in no more than t on each layer that it holds.
+def by_work(of: Capacities) -> float:
+    """Tokens/s that no flow exceeds: what passes a stage, times its layers, is its part of the work of all layers.
 
-    So with every GPU in the stage in which it does most, all of them hold all layers.
+    So with every GPU in the stage in which it does most, all of them do the work. A deployment is a flow: this is
+    its work bound (`deployments.master_program`), too.
     """
-    total = of.most.shape[1]
-    low, high = 0.0, _held(of, 1.0, math.inf) / total  # where no stage lets t pass alone
-    while high - low > SOLVER * high:
-        t = (low + high) / 2
-        low, high = (t, high) if _held(of, t, 1.0) >= total else (low, t)
-    return high
-
-
-def _held(of: Capacities, t: float, most: float) -> float:
-    """Layers that all GPUs hold if a layer at q tokens/s counts q / t, and no more than `most`."""
     layers = np.arange(1, of.most.shape[1] + 1)
-    work = (np.minimum(of.most / t, most) * layers).max(axis=1)
-    return holdable(work, of.usage.sum(axis=1), of.usage > 0, of.count)
+    work = (of.most * layers).max(axis=1)
+    return holdable(work, of.usage.sum(axis=1), of.usage > 0, of.count) / len(layers)

@@ -42,6 +42,7 @@ _PIPELINE_SECONDS = 20.0  # for this where time is not limited
 _STEP = 1e-4  # throughputs that are tried one after another are further apart
 _PLANNED_TIME_FACTORS = 1.0, 0.75, 1.4  # of a way's time: what memory is planned for at first
 _PLANNED_STEP = 3e-3  # with memory throughputs are further apart: plans are not as exact
+_BOUND_STEP = 1e-2  # and the bound is known to this share
 _MOST_PLANS = 6  # of memory, for one throughput
 _MOST_MOVES = 60  # of one stage, whose flows are computed
 _SAME_TIME_FACTOR = 1.02  # no longer: planned for
@@ -153,9 +154,8 @@ class _Flowing:
             stages = stages_of(self.problem, self.full, self.deadline)
             self._most = None if stages.more else stages.numbers[-1]
             cases = Cases(stages, math.inf if one.bound is None else one.bound)
-            self._prove(cases, _STEP)
+            self._prove(cases, _STEP if self.full else _BOUND_STEP)
             if not self._done and not self._small():
-                self._lower(cases.split(self.value, self._part), cases)
                 self._search(stages)
                 self._move()
                 if not self._done and self.bound <= self.value * (1 + 2 * _STEP):
@@ -233,14 +233,8 @@ class _Flowing:
 
     def _prove(self, cases: Cases, within: float) -> None:
         """Lower the bound until it is known to a share, or a third of the time is gone."""
-        self._lower(cases.greatest(self.value, self.bound, within, self._part), cases)
-
-    @property
-    def _part(self) -> Deadline:
-        """A third of the time that is left."""
-        return self.deadline.within(self.deadline.left / 3)
-
-    def _lower(self, bound: float, cases: Cases) -> None:
+        part = self.deadline.within(self.deadline.left / 3)
+        bound = cases.greatest(self.value, self.bound, within, part)
         self.bound = max(min(bound, self.bound), self.value)
         self.size |= {"patterns": cases.number}
         self._note()

@@ -7,17 +7,19 @@ answer here, too; otherwise `engine.in_flight` searches placements and numbers i
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import Any
 
-from pipelab.engine.answers import Result
-from pipelab.engine.deadline import Criterion, Deadline, deadline_of, stop_of
-from pipelab.engine.in_flight import InFlightSearch, numbers_of, within
+from pipelab.engine.answers import Result, rated_result
+from pipelab.engine.deadline import Criterion, Deadline, Ended, apart, deadline_of, stop_of
+from pipelab.engine.in_flight import MORE_BY, InFlightSearch, numbers_of, within
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, LAST_BITS
+from pipelab.errors import TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.problem import Problem
@@ -63,6 +65,11 @@ def solve_for_attainable(
             options["on_progress"] = lambda moment: report(read(moment))
         if isinstance(stop, Criterion):
             options["stop"] = stop.part(read)
+    until = Deadline(options.get("time_limit"), apart(stop))
+    if to_beat and method in _SEARCHED and _is_beaten(problem, until, to_beat):
+        reason = f"no placement attains more than the {to_beat:.7g} tokens/s of another batch"
+        unknown = rated_result(problem, "aggregated", None, to_beat, seconds=until.spent)
+        return replace(unknown, reason=reason)
     result = function(problem.with_in_flight(numbers_of(problem).first), **options)
     result = replace(result, problem=problem)
     if result.placement is None:
@@ -81,6 +88,14 @@ def solve_for_attainable(
     if (result.bound or math.inf) <= to_beat:
         return replace(result, status="feasible")
     return _searched(result, deadline, options, stop, report, to_beat)
+
+
+def _is_beaten(problem: Problem, deadline: Deadline, to_beat: float) -> bool:
+    """Return whether no placement attains more than `to_beat`, by the shortest traversal alone."""
+    pairs = InFlightSearch(problem=problem, deadline=deadline, to_beat=to_beat)
+    with suppress(Ended, TooLarge):  # the method says so
+        return pairs.narrowed(pairs.numbers, to_beat * MORE_BY) is None
+    return False
 
 
 def _searched(

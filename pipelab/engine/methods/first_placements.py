@@ -65,8 +65,10 @@ def best_of(
 
 
 def _by_rules(problem: Problem) -> Iterator[Placement]:
+    # what is not chosen is not searched for
+    one = problem.with_in_flight(problem.workload.in_memory)
     for name in RULES:
-        placement = solve_by_rule(name, problem).placement
+        placement = solve_by_rule(name, one).placement
         if placement is not None:
             yield placement
 

@@ -270,11 +270,8 @@ def _why_none_fits(
     rule = next((rule for rule in rules if rule.orders), None)
     if rule is None:
         return (rules[0].absent or str(rules[0].too_large)).removeprefix("schedule: ")
-    if stages.layers % rule.chunks:
-        return (
-            f"under {rule.name} every rank has {rule.chunks} equal chunks, "
-            f"which {stages.layers} layers are not"
-        )
+    if stages.layers < (least := rule.chunks * min(rule.orders)):
+        return f"under {rule.name} ranks have {least} chunks or more, and the model {stages.layers} layers"
     within = deadline.within(_EXPLAINING_SECONDS)
     try:
         nearest = _nearest(stages, rule, within)

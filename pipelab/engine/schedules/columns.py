@@ -284,8 +284,8 @@ class ScheduleArrays(Frozen):
         A rank's are dealt out as equally as whole layers are, the larger numbers first. Stages have the
         model's layers in their own sequence: so embedding and head lie with the first and the last stage.
         """
-        held = self.held[self.holder]
-        return (np.asarray(layers)[..., self.holder] + held - 1 - self.chunk) // held
+        of_rank = np.asarray(layers)[..., self.holder]
+        return size_of_part(of_rank, self.held[self.holder], self.chunk)
 
     @derived
     def rank(self) -> np.ndarray:
@@ -549,6 +549,11 @@ class _Rows(Sequence):
             np.array_equal(getattr(self.columns, name), getattr(other.columns, name))
             for name in names
         )
+
+
+def size_of_part(layers: Any, parts: Any, part: Any) -> Any:
+    """Return how many of a rank's layers one of its parts has, numbered from 0: larger parts come first."""
+    return (layers + parts - 1 - part) // parts
 
 
 def columns_of(schedule: Schedule) -> ScheduleArrays:

@@ -130,7 +130,7 @@ def _ruled(problem: Problem, gpus: Iterable[int], in_flight: int, chunk: float |
     if load.phase == "mixed":  # as many of prompts as the model has in a pass
         tokens = math.ceil(load.tokens_passed)
     if costs.filling != "synchronous" or costs.runs_on:
-        tokens = _chunk_of_engine(problem, gpus) or tokens
+        tokens = chunk_of_engine(problem, gpus) or tokens
     at_once, sequences, part_tokens = float(in_flight), float(load.batch_size), math.inf
     if costs.filling == "dynamic":
         at_once, sequences, tokens = sequences, 1, math.inf
@@ -150,7 +150,7 @@ def _ruled(problem: Problem, gpus: Iterable[int], in_flight: int, chunk: float |
     )
 
 
-def _chunk_of_engine(problem: Problem, gpus: Iterable[int]) -> float | None:
+def chunk_of_engine(problem: Problem, gpus: Iterable[int]) -> float | None:
     """Return the tokens of an engine's batch: by the smallest memory among its GPUs, where that decides."""
     costs, memory = problem.costs, known_memory().get(problem.costs.runs_on)
     if memory is None or not memory.chunks:

@@ -366,15 +366,15 @@ class TrainingTimeline(fields.Frozen):
 
     @property
     def shortfall(self) -> str:
-        """Which rank lacks memory, and how much, or cannot be cut into its chunks; empty where all fits.
+        """Which rank lacks memory, and how much, or has fewer layers than chunks; empty where all fits.
 
         Memory is compared where the cost model says what training needs.
         """
         chunks = self.timeline.schedule.chunks
         uncut = [
-            f"{label} is not {chunks} equal chunks"
+            f"{label} cannot be {chunks} chunks"
             for label, stage in zip(self.labels, self.placement.stages, strict=True)
-            if len(stage.layers) % chunks
+            if len(stage.layers) < chunks
         ]
         lacking = [
             f"{label} needs {need:.1f} GB of {limit:.1f}"
@@ -472,7 +472,7 @@ def training_timeline(
     placement: Placement | Result,
     microbatches: int | None = None,
     *,
-    schedule: str = "1F1B",
+    schedule: str | Schedule = "1F1B",
     recompute: str | Sequence[str] | None = None,
     bytes_per_parameter: float | None = None,
 ) -> TrainingTimeline:
@@ -492,10 +492,11 @@ def training_timeline(
         A reader's own, or what `pl.solve` returned.
     microbatches : int, optional
         By default the workload's where its phase is "training", else four for each stage.
-    schedule : str
-        Any name that `pl.schedule` knows. With several chunks per rank, every rank deals its layers
-        out to equal chunks (it should have a multiple), and the chunks have the model's layers in
-        their own sequence: in a V, embedding and head are both on the first rank.
+    schedule : str or Schedule
+        Any name that `pl.schedule` knows, or what it returns for these ranks and microbatches, such
+        as more chunks than two. With several chunks per rank, every rank deals its layers
+        out to chunks as equal as can be, larger ones first, and the chunks have the model's layers
+        in their own sequence: in a V, embedding and head are both on the first rank.
     recompute : {"none", "selective", "full", "auto"} or a sequence of them, optional
         Which activations are computed a second time instead of kept, as for
         `Roofline.training_cost`; none by default. "auto": full on the stages that do not fit
@@ -541,7 +542,11 @@ def training_timeline(
     if microbatches is None:
         microbatches = load.microbatches if load.phase == "training" else 4 * len(placement)
     microbatches = fields.whole_number(what, "microbatches", microbatches)
-    order = make_schedule(schedule, len(placement), microbatches)
+    asked = len(placement), microbatches
+    order = schedule if isinstance(schedule, Schedule) else make_schedule(schedule, *asked)
+    if (order.ranks, order.microbatches) != asked:
+        expected = f"expected one of {len(placement)} ranks and {microbatches} microbatches"
+        raise InvalidValue(what, [("schedule", order, expected)])
     if columns_of(order).forward_only:
         expected = "expected a schedule with backwards, such as '1F1B'; without training=True, forwards run alone"
         raise InvalidValue(what, [("schedule", schedule, expected)])

@@ -19,7 +19,7 @@ from pipelab.costs import TrainingCost
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, apart, by_class, instance_of
-from pipelab.engine.schedules.columns import ScheduleArrays
+from pipelab.engine.schedules.columns import ScheduleArrays, size_of_part
 from pipelab.engine.stage_table import FreeGPUs, holdable, slowest_between
 from pipelab.engine.timeline import placement_timelines as timelines
 from pipelab.errors import InvalidValue, TooLarge
@@ -118,14 +118,15 @@ class TrainingStages:
         return int(min(self.classes.count.sum(), self.layers, most))
 
     def times(self, roles: Sequence[str], held: np.ndarray) -> RankTimes:
-        """Return the least seconds of every rank in equal parts of these roles, with its `Columns.held_counts`.
+        """Return the least seconds of every rank in parts of these roles, with its `Columns.held_counts`.
 
         Of what may be recomputed and of the layers it may have. Made once for the ranks that fit.
         """
         roles = tuple(roles) if len(roles) > 1 else ("any",)  # one part lies where its span does
         asked = roles, held.tobytes()
         if asked not in self._kept:
-            costs = {m: [self._part(m, len(roles), role) for role in roles] for m in self.modes}
+            numbered = list(enumerate(roles))
+            costs = {m: [self._part(m, len(roles), *of) for of in numbered] for m in self.modes}
             parts = {mode: np.stack(some, axis=-1) for mode, some in costs.items()}
             serves, offered = self.instance.rate > 0, self.offered[:, None]
             fits = {
@@ -143,17 +144,18 @@ class TrainingStages:
             self._kept[asked] = self._kept[same]
         return self._kept[asked]
 
-    def _part(self, mode: str | None, parts: int, role: str) -> np.ndarray:
-        """Return the costs of one of several equal parts of every rank: the least, where its layers may be several."""
+    def _part(self, mode: str | None, parts: int, part: int, role: str) -> np.ndarray:
+        """Return the costs of a part of every rank, by the rank's layers: the least of all that it may have."""
         if parts == 1:
             return self.costs[mode]
-        asked = mode, parts, role
+        asked = mode, parts, part, role
         if asked not in self._kept:
             found = np.full(self.costs[mode].shape, ABSENT_S)
             existing = np.where(self.instance.rate > 0, self.costs[mode], ABSENT_S)
-            for layers in range(parts, self.layers + 1, parts):
-                size, end = layers // parts, self.layers - layers // parts
-                starts = {"first": [0], "inner": range(1, end)}.get(role, [end])
+            for layers in range(parts, self.layers + 1):
+                size = size_of_part(layers, parts, part)
+                inner = range(1, self.layers - size)
+                starts = {"first": [0], "inner": inner}.get(role, [inner.stop])
                 kinds = np.unique(self.spans.kind[starts, size - 1])
                 least = existing[:, :, kinds].min(axis=2, initial=ABSENT_S)
                 if role == "home":
@@ -196,12 +198,13 @@ class TrainingStages:
             mine, at = np.flatnonzero(order.holder == rank), compositions[:, rank]
             exists = (self.instance.rate[at[:, None], kinds[:, mine]] > 0).all(axis=1)
             exists &= self.instance.rate[at, whole[:, rank]] > 0
-            exists &= sizes[:, rank] % len(mine) == 0
+            exists &= sizes[:, rank] >= len(mine)
             found = {}
             for mode in self.modes:
                 parts = self.costs[mode][:, at[:, None], kinds[:, mine]]
                 if len(mine) > 1 and order.holder[0] == order.holder[-1] == rank:
-                    parts[..., -1] = self._part(mode, len(mine), "home")[:, at, whole[:, rank]]
+                    last = self._part(mode, len(mine), len(mine) - 1, "home")
+                    parts[..., -1] = last[:, at, whole[:, rank]]
                 found[mode] = parts, np.where(exists, timelines.needed_gb(parts, held), np.inf)
             yield found
 

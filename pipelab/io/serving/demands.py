@@ -109,6 +109,6 @@ def _broken_by_chunks(plan: EnginePlan, schedule: Schedule) -> Iterator[_Broken]
         expected = "expected chunks that go round the ranks, or one per rank: it deals them out so"
         yield "schedule", schedule.name, expected
     for layers in plan.layers:
-        if layers % chunks:
-            expected = f"expected stages of a multiple of {chunks} layers, as each is cut into equal chunks"
+        if layers < chunks:
+            expected = f"expected stages of at least {chunks} layers, one for each chunk"
             yield "layers of a stage", layers, expected

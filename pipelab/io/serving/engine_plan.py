@@ -11,11 +11,13 @@ from typing import NamedTuple
 from pipelab.display import counted
 from pipelab.engine.runs_on import as_engine_runs, counting_memory_of
 from pipelab.engine.schedules.columns import columns_of
+from pipelab.engine.serving.lines import chunk_of_engine
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import Frozen, is_list
 from pipelab.hardware.engine_memory import engine_counted, memory_of
 from pipelab.hardware.engine_rules import platform_of, rules_of
+from pipelab.hardware.known_gpus import load_gpus
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -237,9 +239,10 @@ class EnginePlan:
 
     @property
     def chunk(self) -> int | None:
-        """Tokens of prompts in one pass, for which the cost model counts memory; None if it does not say."""
-        chunk = self.problem.costs.chunk_tokens
-        return chunk and max(chunk, self.sequences)
+        """Tokens of prompts in one pass, for which memory counts; None if nothing says."""
+        gpus = [gpu for report in self.evaluation.stages for gpu in report.stage.gpus]
+        chunk = chunk_of_engine(counting_memory_of(self.problem, self.engine), gpus)
+        return None if chunk is None else max(int(chunk), self.sequences)
 
     @property
     def without_bf16(self) -> list[str]:
@@ -274,17 +277,27 @@ class EnginePlan:
             LaunchCommand(number, host, tuple(gpus)) for number, (host, gpus) in enumerate(parts)
         ]
 
-    def visible(self, host: int) -> str:
-        """Name the variable that makes a host's GPUs visible, by the numbers that their driver gives them.
+    def gpu_lines(self) -> list[str]:
+        """List every GPU that nvidia-smi shows: its host (from 1), what that calls it, and the names it may have."""
+        kinds = [kind for report in self.evaluation.stages for kind in report.gpu_types]
+        facts = load_gpus()
+        names = {kind: facts[kind].driver_names if kind in facts else "" for kind in kinds}
+        return [
+            f"{host + 1} {gpu} {names[kind]}".rstrip()
+            for (host, gpu), kind in zip(self.places, kinds, strict=True)
+            if platform_of(kind) == "CUDA"
+        ]
 
-        CUDA by itself counts the fastest GPU first. Of ROCm's variables this is the one that engines ask for
-        (vllm/platforms/rocm.py; vLLM pull request 46636).
+    def visible(self, host: int) -> str:
+        """Name the variable that makes a host's GPUs visible.
+
+        Of ROCm's variables this is the one that engines ask for (vllm/platforms/rocm.py; vLLM pull request 46636).
         """
         kinds = [kind for report in self.evaluation.stages for kind in report.gpu_types]
         types = {kind for kind, place in zip(kinds, self.places, strict=True) if place[0] == host}
         if {platform_of(kind) for kind in types} == {"ROCm"}:
             return "HIP_VISIBLE_DEVICES"
-        return "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES"
+        return "CUDA_VISIBLE_DEVICES"
 
     @property
     def weights(self) -> str:

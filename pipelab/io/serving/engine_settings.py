@@ -52,6 +52,8 @@ class EngineSettings(Frozen):
         Environment variables, the same on every host.
     arguments : tuple of str
         Of the engine's program, the same on every host.
+    answers_at : str
+        The address and the port at which it serves requests; empty if it does not, or its host has no address.
     notes : tuple of str
         What no setting says; empty if there is nothing to know.
     script : str
@@ -65,6 +67,7 @@ class EngineSettings(Frozen):
     tensor_parallel_size: int
     environment: Mapping[str, str]
     arguments: tuple[str, ...]
+    answers_at: str
     notes: tuple[str, ...]
     script: str
 
@@ -72,7 +75,29 @@ class EngineSettings(Frozen):
         return self.script
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.script)}</pre>"
+        head, mark, rest = self.script.partition("\n# What every script shares")
+        shared, begin, commands = rest.partition("\nbegin\n")
+        folded = f"<summary>What every script shares</summary><pre>{escape(mark + shared)}</pre>"
+        return f"<pre>{escape(head)}</pre><details>{folded}</details><pre>{escape(begin + commands)}</pre>"
+
+
+class DeploymentSettings(dict[str, EngineSettings]):
+    """The settings of every pipeline of a deployment, by name. Prints all their scripts, and what balances requests.
+
+    Attributes
+    ----------
+    nginx : str
+        A configuration of nginx that gives each pipeline its share of the requests; empty where prompts and answers
+        have pipelines of their own, or a pipeline answers at no address.
+    """
+
+    nginx: str = ""
+
+    def __str__(self) -> str:
+        named = {f"{name}.sh": one.script for name, one in self.items()} | {
+            "nginx.conf": self.nginx
+        }
+        return "\n".join(f"### {name}\n{text}" for name, text in named.items() if text)
 
 
 @overload
@@ -116,7 +141,8 @@ def settings(
     -------
     EngineSettings
         Prints as a launch script for bash. Of a deployment a dict of them by name, "pipeline-1",
-        "pipeline-2", …, one for each pipeline: each has GPUs and ports of its own.
+        "pipeline-2", …, one for each pipeline: each has GPUs and ports of its own. It prints all of them, and
+        (`nginx`) a configuration of nginx with the plan's shares, where `hosts` says the addresses.
 
     Raises
     ------
@@ -143,7 +169,9 @@ def settings(
     memory. vLLM's `--gpu-memory-utilization` is what the cost model left to the engine (`Roofline.memory_share`), or
     else 0.9, or what the plan needs on its fullest GPU; at most what is free at its start, and as much less where
     some of a GPU is taken. torchtitan's options are those of its release; with TORCHTITAN=main the script takes those
-    of its main branch. The templates in `pipelab/io/serving/templates` name the engine's code that reads each setting.
+    of its main branch. Chunks of prompts are those for which memory counts. A script looks first whether version,
+    addresses, GPUs and ports are the plan's; whatever ends it, it ends what it started. The templates in
+    `pipelab/io/serving/templates` name the engine's code that reads each setting.
 
     Examples
     --------
@@ -178,10 +206,17 @@ def _of_pipelines(
     evaluate(problem, placement)  # no GPU is in two
     pairs = [(replica, p.workload) for p in placement.pipelines for replica in p.replicas]
     digits = len(str(len(pairs)))
-    launched = {}
+    launched = DeploymentSettings()
     for i, (replica, load) in enumerate(pairs, start=1):
         plan = EnginePlan.of(replace(problem, workload=load), replica, engine, hosts, i)
         launched[f"pipeline-{i:0{digits}}"] = _launched(plan)
+    rates = [p.throughput for p in placement.pipelines for _ in p.replicas]
+    places = [one.answers_at for one in launched.values()]
+    if len({load.phase for _, load in pairs}) == 1 and all(places):
+        rows = list(zip(launched, places, rates, strict=True))
+        launched.nginx = (
+            _templates().get_template("nginx.conf.j2").render(rows=rows, most=max(rates))
+        )
     return launched
 
 
@@ -194,6 +229,8 @@ def _launched(plan: EnginePlan) -> EngineSettings:
         raise plan.refuse("engine", plan.engine, expected)
     serves = not rules_of(plan.engine).trains
     filled: Any = templates.get_template(name).make_module({"plan": plan, "serves": serves})
+    ((host, port), *_) = getattr(filled, "listens", [(1, 0)])
+    address = plan.hosts[host - 1].address if port else ""
     return EngineSettings(
         engine=plan.engine,
         version=filled.version,
@@ -202,6 +239,7 @@ def _launched(plan: EnginePlan) -> EngineSettings:
         tensor_parallel_size=plan.size,
         environment=filled.environment,
         arguments=tuple(shlex.split(filled.arguments)),
+        answers_at=f"{address}:{port}" if address else "",
         notes=tuple(filled.notes),
         script=str(filled),
     )
