@@ -10,18 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 from pipelab.costs import refuse_transfers
 from pipelab.deployment_and_flow import DeploymentPlan, FlowPlan, Replicas
-from pipelab.display import table
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.errors import InvalidPlacement
 from pipelab.fields import MOST_COUNTED, Frozen, instance
 from pipelab.placement import Placement, Stage, named_layers, show_layers
 from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, load_with
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 __all__ = [
     "DeploymentEvaluation", "Evaluation", "FlowEvaluation", "LinkReport", "StageReport",
@@ -179,7 +176,7 @@ class Evaluation(Frozen):
             return None
         return self.in_flight * self.tokens / self.attainable
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the stages as a table.
 
         Returns
@@ -190,9 +187,7 @@ class Evaluation(Frozen):
             where some stage cuts its layers also `gpus_per_layer`, and where a pass takes longer
             than the rate says (`pipelab.costs`) `seconds_per_pass`.
         """
-        import pandas as pd
-
-        frame = pd.DataFrame(
+        frame = data_frame(
             {
                 "stage": range(1, len(self.stages) + 1),
                 "layers": [show_layers(s.stage.layers) for s in self.stages],
@@ -208,15 +203,14 @@ class Evaluation(Frozen):
         if any(s.degree > 1 for s in self.stages):
             frame.insert(5, "gpus_per_layer", [s.degree for s in self.stages])
         if any(self._waits(s) for s in self.stages):
-            frame.insert(
-                len(frame.columns) - 1, "seconds_per_pass", [s.seconds for s in self.stages]
-            )
+            before_last = len(frame.columns) - 1
+            frame.insert(before_last, "seconds_per_pass", [s.seconds for s in self.stages])
         return frame
 
     def _waits(self, part: StageReport | LinkReport) -> bool:
         return part.seconds > self.tokens / part.throughput * (1 + 1e-9)
 
-    def links_frame(self) -> "DataFrame":
+    def links_frame(self) -> DataFrame:
         """Return the links as a table.
 
         Returns
@@ -226,10 +220,8 @@ class Evaluation(Frozen):
             `bandwidth_gb_per_s`, its rate per second in `link_unit`, and `bottleneck`; where links
             have latencies, also `seconds_per_message`.
         """
-        import pandas as pd
-
         names = [f"{i + 1}→{i + 2}" for i in range(len(self.links))]
-        frame = pd.DataFrame(
+        frame = data_frame(
             {
                 "link": names,
                 "slowest_pair": [f"{x.sender}→{x.receiver}" for x in self.links],
@@ -264,7 +256,7 @@ class DeploymentEvaluation(Frozen):
     pipelines: tuple[Evaluation, ...]
     throughput: float
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the stages of all pipelines as a table.
 
         Returns
@@ -322,7 +314,7 @@ class FlowEvaluation(Frozen):
         """Seconds of a microbatch on its way, on average over all tokens."""
         return math.fsum(way.rate * way.seconds for way in self.ways) / self.throughput
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """Return the stages as a table.
 
         Returns
@@ -332,9 +324,7 @@ class FlowEvaluation(Frozen):
             `carried_tokens_per_s`, `busy` (their ratio), `in_flight` (memory for so many),
             `in_flight_needed`.
         """
-        import pandas as pd
-
-        return pd.DataFrame(
+        return data_frame(
             {
                 "layers": [show_layers(s.stage.layers) for s in self.stages],
                 "gpus": [", ".join(map(str, s.stage.gpus)) for s in self.stages],
@@ -558,21 +548,18 @@ def _evaluate_flow(problem: Problem, flow: FlowPlan) -> FlowEvaluation:
     tokens = problem.workload.tokens
     through = [[way for way in ways if v in way.stages] for v in range(len(stages))]
     carried = tuple(math.fsum(way.rate for way in passing) for passing in through)
-    needed = tuple(
-        math.fsum(way.rate * way.seconds for way in passing) / tokens for passing in through
-    )
-    across = {
-        hop: math.fsum(way.rate for way in ways if hop in pairwise(way.stages)) for hop in links
-    }
+    kept = [math.fsum(way.rate * way.seconds for way in passing) for passing in through]
+    needed = tuple(microbatch_tokens / tokens for microbatch_tokens in kept)
+    over = {hop: [way.rate for way in ways if hop in pairwise(way.stages)] for hop in links}
+    across = {hop: math.fsum(rates) for hop, rates in over.items()}
     for i, report in enumerate(reports):
         who = f"stage {i + 1} ({named_layers(stages[i].layers)})"
         defects += _above(f"{who} carries", carried[i], report.throughput, "tokens/s")
         if flow.memory_for is None:
             defects += _above(f"{who} keeps", needed[i], flow.in_flight[i], "in flight")
     for (v, w), link in links.items():
-        defects += _above(
-            f"link {v + 1}→{w + 1} carries", across[v, w], link.throughput, "tokens/s"
-        )
+        who = f"link {v + 1}→{w + 1} carries"
+        defects += _above(who, across[v, w], link.throughput, "tokens/s")
     if defects:
         raise InvalidPlacement(defects)
     return FlowEvaluation(
@@ -632,22 +619,18 @@ def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
     """Ask that each GPU exists and serves one stage, and that stages keep to size and type."""
     gpus, defects = problem.cluster.gpus, []
     for i, stage in enumerate(placement.stages):
-        outside = [g for g in stage.gpus if not 0 <= g < len(gpus)]
+        who, limit = f"stage {i + 1}", problem.max_gpus_per_stage
         if not stage.gpus:
-            defects.append(f"stage {i + 1} has no GPU")
-        defects += [
-            f"stage {i + 1} uses GPU {g}; the cluster has ids 0–{len(gpus) - 1}" for g in outside
-        ]
-        if len(stage.gpus) > problem.max_gpus_per_stage:
-            limit = problem.max_gpus_per_stage
-            defects.append(
-                f"stage {i + 1} has {len(stage.gpus)} GPUs, more than max_gpus_per_stage = {limit}"
-            )
+            defects.append(f"{who} has no GPU")
+        outside = [g for g in stage.gpus if not 0 <= g < len(gpus)]
+        defects += [f"{who} uses GPU {g}; the cluster has ids 0–{len(gpus) - 1}" for g in outside]
+        if len(stage.gpus) > limit:
+            number = len(stage.gpus)
+            defects.append(f"{who} has {number} GPUs, more than max_gpus_per_stage = {limit}")
         types = {gpus[g].type for g in stage.gpus if 0 <= g < len(gpus)}
         if problem.same_type_stages and len(types) > 1:
-            defects.append(
-                f"stage {i + 1} mixes {', '.join(sorted(types))}, but same_type_stages is set"
-            )
+            mixed = ", ".join(sorted(types))
+            defects.append(f"{who} mixes {mixed}, but same_type_stages is set")
     repeated = [g for g, n in Counter(placement.gpus).items() if n > 1]
     return defects + [f"GPU {g} is used more than once" for g in repeated]
 
@@ -661,18 +644,13 @@ def _memory_defects(
     problem: Problem, placement: Placement, index: int, cost: StageCost
 ) -> list[str]:
     stage = placement.stages[index]
-    defects = []
-    if not cost.throughput > 0:
-        defects.append(
-            f"stage {index + 1} ({named_layers(stage.layers)}) has no rate in this cost model"
-        )
+    who = f"stage {index + 1} ({named_layers(stage.layers)})"
+    defects = [] if cost.throughput > 0 else [f"{who} has no rate in this cost model"]
     for g, need in zip(stage.gpus, cost.memory_gb, strict=True):
         gpu = problem.cluster.gpus[g]
         if not fits_in(need, gpu.memory_gb):
-            defects.append(
-                f"stage {index + 1} ({named_layers(stage.layers)}) needs {need:.4g} GB on GPU {g} "
-                f"({gpu.type}), which has {gpu.memory_gb:g} GB"
-            )
+            where = f"GPU {g} ({gpu.type}), which has {gpu.memory_gb:g} GB"
+            defects.append(f"{who} needs {need:.4g} GB on {where}")
     return defects
 
 
@@ -680,11 +658,6 @@ def stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport
     """Return what the evaluator reports of a stage of this cost."""
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
     types, limits = tuple(g.type for g in gpus), tuple(g.memory_gb for g in gpus)
-    seconds = (
-        problem.workload.tokens / cost.throughput
-        if cost.pass_seconds is None
-        else cost.pass_seconds
-    )
     return StageReport(
         stage=stage,
         gpu_types=types,
@@ -692,7 +665,7 @@ def stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport
         memory_gb=cost.memory_gb,
         memory_limit_gb=limits,
         throughput=cost.throughput,
-        seconds=seconds,
+        seconds=cost.seconds(problem.workload.tokens),
         degree=cost.degree,
     )
 

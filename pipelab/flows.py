@@ -105,8 +105,7 @@ def stage_times(problem: Problem, held: Held) -> tuple[float, float]:
     """Compute tokens/s of a stage, and the seconds of one microbatch in it."""
     gpus = [problem.cluster.gpus[g] for g in held.stage.gpus]
     cost = problem.with_in_flight(held.in_flight).stage_cost(gpus, held.stage.layers)
-    interval = problem.workload.tokens / cost.throughput
-    return cost.throughput, interval if cost.pass_seconds is None else cost.pass_seconds
+    return cost.throughput, cost.seconds(problem.workload.tokens)
 
 
 def link_between(problem: Problem, sender: Stage, receiver: Stage) -> tuple[float, float]:

@@ -8,12 +8,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cast, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.display import counted, table
+from pipelab.display import DataFrame, counted, data_frame, table
 from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.fields import (
     MOST_COUNTED,
@@ -32,9 +32,6 @@ from pipelab.fields import (
 )
 from pipelab.placement import Placement
 from pipelab.spans import Spans, layer_factors, spans_from_factors
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 class ModelLike:
@@ -331,6 +328,10 @@ class StageCost(NamedTuple):
     degree: int = 1
     # Of one microbatch, in whole sequences; None: its tokens over the throughput.
     pass_seconds: float | None = None
+
+    def seconds(self, tokens: float) -> float:
+        """Return the seconds of one microbatch that counts for so many tokens."""
+        return tokens / self.throughput if self.pass_seconds is None else self.pass_seconds
 
     def fits(self, gpus: Sequence[GPU]) -> bool:
         """Whether the stage has a rate, and the memory that it needs on each of its GPUs."""
@@ -960,7 +961,7 @@ class Problem:
             self.workload.tokens / self.link_throughput(bandwidth_gb_per_s) + latency_ms / 1000
         )
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """The problem as a table of names and values.
 
         Returns
@@ -968,8 +969,6 @@ class Problem:
         pandas.DataFrame
             Two columns of text, the first with the problem's name as its title.
         """
-        import pandas as pd
-
         model, load, pool = self.model, self.workload, self.cluster.to_frame()
         gpus = zip(pool["count"], pool["type"], pool["memory_gb"], strict=True)
         differ = "" if model.uniform else ", more or less where layers differ"
@@ -986,7 +985,7 @@ class Problem:
             "links counted in": f"{self.costs.link_units}/s",
             "pipelines filled": self.costs.filling,
         }
-        return pd.DataFrame(rows.items(), columns=[self.name, "value"])
+        return data_frame(rows.items(), columns=[self.name, "value"])
 
     def _repr_html_(self) -> str:
         return table(self.to_frame())

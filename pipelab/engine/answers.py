@@ -450,10 +450,8 @@ def placement_in(given: Any, what: str) -> Placement:
     """
     if hasattr(given, "sentence") and hasattr(given, "placement"):  # a result of any objective
         if given.placement is None:
-            raise InvalidValue(
-                what,
-                [("placement", given.status, f"expected a result that has one. {given.sentence}")],
-            )
+            expected = f"expected a result that has one. {given.sentence}"
+            raise InvalidValue(what, [("placement", given.status, expected)])
         return given.placement
     if not isinstance(given, Placement):
         expected = "expected a Placement, such as Placement.of([(4, (0, 1))]), or a Result"

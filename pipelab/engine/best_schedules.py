@@ -237,10 +237,10 @@ def _ranks(costs: StageCosts, ranks: int | None) -> int:
 
 
 def _limits(memory: float | Sequence[float], ranks: int) -> tuple[float, ...]:
-    if fields.is_list(memory):
-        return tuple(fields.amounts(_WHAT, "memory", cast(Sequence[float], memory), ranks))
-    most = fields.checked_value(_WHAT, "memory", memory, _MEMORY)
-    return tuple(fields.amounts(_WHAT, "memory", [most] * ranks, ranks))
+    most = cast(Sequence[float], memory)
+    if not fields.is_list(memory):
+        most = [fields.checked_value(_WHAT, "memory", memory, _MEMORY)] * ranks
+    return tuple(fields.amounts(_WHAT, "memory", most, ranks))
 
 
 def misfit(question: Question) -> str:
@@ -561,21 +561,15 @@ class Program:
 
     def _found(self, solver: Any, status: Any, asked_to_end: str | None) -> CpSatResult:
         library = self.library
-        bound = max(self.least, round(solver.best_objective_bound))
+        proven = status in (library.OPTIMAL, library.INFEASIBLE)
+        ended_by = None if proven else asked_to_end or "time limit"
         if status in (library.OPTIMAL, library.FEASIBLE):
             starts = {action: solver.value(begin) for action, begin in self.start.items()}
-            proven = status == library.OPTIMAL
-            return CpSatResult(
-                starts=starts,
-                bound=bound,
-                stopped_by=None if proven else asked_to_end or "time limit",
-            )
-        if status == library.UNKNOWN:
-            return CpSatResult(
-                starts=None, bound=self.least, stopped_by=asked_to_end or "time limit"
-            )
-        if status == library.INFEASIBLE:
-            return CpSatResult(starts=None, bound=self.most + 1, stopped_by=None)
+            bound = max(self.least, round(solver.best_objective_bound))
+            return CpSatResult(starts=starts, bound=bound, stopped_by=ended_by)
+        if status in (library.UNKNOWN, library.INFEASIBLE):
+            bound = self.most + 1 if proven else self.least
+            return CpSatResult(starts=None, bound=bound, stopped_by=ended_by)
         raise RuntimeError(f"CP-SAT calls a program {solver.status_name(status)}: a mistake here")
 
 
@@ -832,12 +826,9 @@ def _by_rule(question: Question, name: str) -> Schedule | None:
         return rule if question.split_backward else None
     if not question.split_backward:
         return rule
+    run_as = {"F": "F", "B": "IW"}
     halves = [
-        [
-            (kind, action.microbatch)
-            for action in row
-            for kind in ("IW" if action.kind == "B" else "F")
-        ]
+        [(kind, action.microbatch) for action in row for kind in run_as[action.kind]]
         for row in rule.actions
     ]
     return question.schedule(f"{name}, backward split", halves)
@@ -914,9 +905,8 @@ class _ScheduleSearch:
                 program.hint(dict(zip(actions, map(int, begins), strict=True)))
             result = program.solve(self.deadline, workers, lambda *known: self._tell(unit, *known))
             if result.bound > high:
-                raise RuntimeError(
-                    "CP-SAT calls a program with a solution infeasible: a mistake here"
-                )
+                claim = "CP-SAT calls a program with a solution infeasible"
+                raise RuntimeError(f"{claim}: a mistake here")
             self._take(whole, result)
             low, self.stopped_by = max(low, result.bound), result.stopped_by
         # Rounding down makes actions shorter: the bound holds for the true costs, too. The time of a

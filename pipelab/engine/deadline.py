@@ -160,6 +160,10 @@ class Deadline:
         """Return an equal share of the seconds left, as a `time_limit`; None where time is not limited."""
         return self.left / parts if self.limited else None
 
+    def part(self, parts: int = 1) -> dict[str, Any]:
+        """Return time limit and stop of one of so many questions that share the seconds left."""
+        return {"time_limit": self.share(parts), "stop": apart(self.stop)}
+
     @property
     def called_off(self) -> str | None:
         """ "stop" or "interrupt" if an end was requested, whatever the time; else None."""

@@ -12,15 +12,15 @@ from typing import Any, Literal, overload
 from pipelab.engine.answers import Result
 from pipelab.engine.arguments import check_options, refuse_training
 from pipelab.engine.deadline import stop_of
-from pipelab.engine.methods import rules_of_thumb
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.methods.batches import best_batch
 from pipelab.engine.methods.exhaustive import solve_exhaustive
 from pipelab.engine.methods.joint import solve_joint
-from pipelab.engine.methods.latency_and_cost import solve_for_cost, solve_for_latency
+from pipelab.engine.methods.latency_and_cost import solve_for_least
 from pipelab.engine.methods.least_regret import solve_for_least_regret
+from pipelab.engine.methods.rules_of_thumb import RULES, solve_by_rule
 from pipelab.engine.methods.single_gpu import solve_single_gpu
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.runs_on import best_start
@@ -33,10 +33,7 @@ from pipelab.reproductions import reproduction
 # None: a reproduction, imported when it is asked for.
 METHODS: dict[str, Callable[..., Result] | None] = {
     "auto": solve_auto,
-    "even": rules_of_thumb.solve_even,
-    "proportional": rules_of_thumb.solve_proportional,
-    "by_flops": rules_of_thumb.solve_by_flops,
-    "bandwidth_aware": rules_of_thumb.solve_bandwidth_aware,
+    **{name: partial(solve_by_rule, name) for name in RULES},
     "exhaustive": solve_exhaustive,
     "single_gpu": solve_single_gpu,
     "type_count": None,
@@ -47,8 +44,8 @@ METHODS: dict[str, Callable[..., Result] | None] = {
 OBJECTIVES: dict[str, Callable[..., Any] | None] = {
     "throughput": None,
     "rate": None,
-    "latency": solve_for_latency,
-    "cost": solve_for_cost,
+    "latency": partial(solve_for_least, "latency"),
+    "cost": partial(solve_for_least, "cost"),
     "step_time": solve_for_step_time,
     "regret": None,
 }

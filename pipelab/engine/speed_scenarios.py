@@ -320,8 +320,7 @@ def _asked(
     objective = options.get("objective", "rate" if full else "throughput")
     engine = getattr(answer, "runs_on", "") or options.get("runs_on")
     if objective not in ("throughput", "rate") or engine:
-        expected = (
-            "expected 'throughput' or 'rate' of any engine, a training result or a deployment"
-        )
-        raise InvalidValue("sensitivity", [("objective", engine or objective, expected)])
+        known = "'throughput' or 'rate' of any engine, a training result or a deployment"
+        asked = engine or objective
+        raise InvalidValue("sensitivity", [("objective", asked, f"expected {known}")])
     return partial(tokens_per_s, full=full), partial(solve, **{"objective": objective, **options})

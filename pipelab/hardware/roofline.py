@@ -96,7 +96,7 @@ class Roofline(CostModel):
         Which of the execution modes that fit in memory a stage runs in: the one with the
         highest rate, or the one with the shortest pass. Every method and `evaluate` take the same;
         they differ only if a batch is shared unevenly. Set "time" if the end-to-end latency is
-        the objective (`solve_for_latency`).
+        the objective (`solve_for_least`).
     runs_on : str
         The engine whose own memory counts, a row of `data/engine_memory.csv`: `solve`, `deploy` and
         `settings` set it. Empty: no engine's memory counts, only weights, cache and activations.

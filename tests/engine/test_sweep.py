@@ -116,10 +116,10 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
     assert len(pl.grid(pl.mixes({"H100": 4, "L4": 8}), batch=range(3))) == 3 * (5 * 9 - 1)
     every = pl.grid(A=range(4), B=range(5), C=(0, 8))
     price = {"A": 3.0, "B": 0.7, "C": 0.1}
-    found = pl.mixes({"A": 3, "B": 4, "C": (0, 8)}, gpus=9, usd_per_hour=price, budget=7.1)
+    found = pl.mixes({"A": 3, "B": 4, "C": (0, 8)}, usd_per_hour=price, budget=7.1)
     cost = [sum(price[name] * n for name, n in point.items()) for point in every]
     assert found == [
-        p for p, c in zip(every, cost, strict=True) if 0 < sum(p.values()) <= 9 and c <= 7.1 + 1e-9
+        p for p, c in zip(every, cost, strict=True) if any(p.values()) and c <= 7.1 + 1e-9
     ]
     # a budget is met to the cent, whatever rounding says
     assert pl.mixes({"A": 4}, usd_per_hour={"A": 0.1}, budget=0.3)[-1] == {"A": 3}

@@ -42,7 +42,7 @@ def _documented() -> dict[str, Any]:
         annotation = inspect.signature(function).return_annotation
         returned += [annotation, *typing.get_args(annotation)]
     returned += [drawn for kinds in FIGURES.values() for drawn in kinds.values()]
-    returned += [defects, latency_and_cost.solve_for_cost, latency_and_cost.solve_for_latency]
+    returned += [defects, latency_and_cost.solve_for_least]
     returned += [LatentAttention, Pipeline, training_timeline]
     # What is only returned may have a docstring without sections; if it has one, it has all.
     listed += [one for one in returned if re.search(r"^\s+-{5,}$", one.__doc__ or "", re.M)]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.engine.curve import Curve
-from pipelab.engine.deadline import Deadline, Ended, apart
+from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.deployments.closing import ClosingSearch
 from pipelab.engine.deployments.deploying import deploy, pipelines_of, sum_of
 from pipelab.engine.deployments.master_program import (
@@ -138,13 +138,13 @@ def _in_steps(find: Callable[..., Deployment], curve: Curve, deadline: Deadline)
         Finds the best deployment for a load; 0: the one that serves most.
     """
     curve.complete = False
-    most = find(0.0, time_limit=deadline.share(_LOAD_STEPS + 1), stop=apart(deadline.stop))
+    most = find(0.0, **deadline.part(_LOAD_STEPS + 1))
     least = np.inf
     for step in range(_LOAD_STEPS, 0, -1) if most.pipelines else ():
         if deadline.reason is not None:
             break
         load = given(most.value) * _GREATEST_LOAD_SHARE * step / _LOAD_STEPS
-        deployment = find(load, time_limit=deadline.share(step), stop=apart(deadline.stop))
+        deployment = find(load, **deadline.part(step))
         if not deployment.pipelines and step == _LOAD_STEPS:
             deployment = replace(most, at_least=load, bound=None, status="feasible")
         if deployment.pipelines and given(deployment.value) < least * (1 - ONE_ANSWER):
@@ -175,8 +175,7 @@ def requests_against(
     curve.complete = False
     limit = asked.get("tpot_ms") or np.inf
     for step in range(_LOAD_STEPS, 0, -1):
-        ends: dict[str, Any] = {"time_limit": deadline.share(step), "stop": apart(deadline.stop)}
-        deployment = deploy(problem, **{**asked, "tpot_ms": limit}, **ends)
+        deployment = deploy(problem, **{**asked, "tpot_ms": limit}, **deadline.part(step))
         if not deployment.pipelines or deadline.called_off:
             break
         curve.add(deployment)

@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.classes import gpu_classes
-from pipelab.engine.deadline import Deadline, apart
+from pipelab.engine.deadline import Deadline
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import pipeline_of
 from pipelab.engine.methods.least_regret import (
@@ -53,10 +53,9 @@ def deploy_at_all_speeds(
     Slower GPUs serve no more: what serves the load at the slowest serves it at all speeds.
     """
     slowest = with_speeds(problem.costs, {name: 1 - share for name, share in bands.items()})
-    deadline = Deadline(ends["time_limit"])
-    nominal = ask(problem, stop=apart(ends["stop"]), time_limit=deadline.share(2))
-    slow = replace(problem, costs=slowest)
-    robust = ask(slow, stop=apart(ends["stop"]), time_limit=deadline.share())
+    deadline = Deadline(ends["time_limit"], ends["stop"])
+    nominal = ask(problem, **deadline.part(2))
+    robust = ask(replace(problem, costs=slowest), **deadline.part())
     price, more = nominal.usd_per_hour, robust.usd_per_hour
     if price and more:
         off, rise = 100 * max(bands.values()), more / price - 1
@@ -85,11 +84,11 @@ def deploy_for_least_regret(
         Its objective is the percent that it loses at most; with a bound, except where limits on
         times count, or stages share their work among types.
     """
-    deadline, speeds = Deadline(ends["time_limit"]), speeds_tried(bands, one_slow=False)
+    deadline = Deadline(ends["time_limit"], ends["stop"])
+    speeds = speeds_tried(bands, one_slow=False)
 
     def best_at(one: Mapping[str, float], left: int) -> Deployment:
-        changed = replace(problem, costs=with_speeds(problem.costs, one))
-        return ask(changed, time_limit=deadline.share(left), stop=apart(ends["stop"]))
+        return ask(replace(problem, costs=with_speeds(problem.costs, one)), **deadline.part(left))
 
     best = [best_at(one, len(speeds) + 1 - i) for i, one in enumerate(speeds)]
     nominal, limits = best[0], best[0].limits

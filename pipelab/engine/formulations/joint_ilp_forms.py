@@ -5,8 +5,8 @@ order, and t is at most the rate of every chosen stage and link. Every candidate
 z, every possible link a variable e, with rates computed beforehand; that is what makes the model
 linear, and what makes it large (`program_size.py`).
 
-A form switches families of rows on and off. A family is explained, counted and built in one place: a
-notebook shows its sentence, formula and row count; the solver gets its rows.
+A form switches families of rows on and off. data/joint_ilp_families.csv explains and counts them: a notebook
+shows sentence, formula and row count of each. `_TERMS` has their rows for the solver.
 
 "written"
     The write-up's constraints 1 to 6.
@@ -40,25 +40,14 @@ from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, VariableGroups, incidence
 from pipelab.errors import UnknownName, refuse_unknown
 from pipelab.fields import Frozen
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import read_rows
 from pipelab.problem import Problem
 
 BIG_MS = ("valid", "as_written")
 # the Ms in the code of the write-up's author are so many times the fastest rate; the text states
 # none
 MARGIN = 1.1
-
-# How many rows a family has: a number of `count_candidates`, in words.
-_COUNTED = {
-    "1": "1",
-    "layers": "L",
-    "gpus": "N",
-    "boundaries": "L − 1",
-    "allocations": "A",
-    "connections": "E",
-    "with_successor": "allocations with a successor",
-    "with_predecessor": "allocations with a predecessor",
-}
-
 
 Parts = Mapping[str, sp.sparray | float]
 Terms = tuple[Parts, float, float]
@@ -81,6 +70,8 @@ class Family:
         "logic", "throughput" or "strengthening".
     counted : str
         Which number of `count_candidates` is the number of its rows, or "1".
+    how_many : str
+        That number in words.
     terms : function of Incidence
         What its rows have in each group of columns, a number standing for the same in every row, and
         their least and most.
@@ -91,6 +82,7 @@ class Family:
     formula: str
     group: str
     counted: str
+    how_many: str
     terms: Callable[["Incidence"], Terms]
 
     def rows(self, matrices: "Incidence", columns: VariableGroups) -> RowBlock:
@@ -208,186 +200,49 @@ def twins(problem: Problem) -> np.ndarray:
     return np.stack([first, first + 1], axis=1)
 
 
-_FAMILIES = (
-    Family(
-        "layer_coverage",
-        "Layer ℓ is in exactly one chosen allocation.",
-        r"\sum_{a \ni \ell} z_a = 1 \quad \forall \ell",
-        "logic",
-        "layers",
-        lambda i: ({"z": i.covers}, 1, 1),
+# What the rows of each family have in each group of columns, and their least and most.
+_TERMS: dict[str, Callable[[Incidence], Terms]] = {
+    "layer_coverage": lambda i: ({"z": i.covers}, 1, 1),
+    "gpu_exclusivity": lambda i: ({"z": i.uses}, -_FREE, 1),
+    "pipeline_start": lambda i: ({"z": i.covers[[0]]}, 1, _FREE),
+    "pipeline_end": lambda i: ({"z": i.covers[[-1]]}, 1, _FREE),
+    "successor": lambda i: (i.onward, 0, _FREE),
+    "predecessor": lambda i: (i.inward, 0, _FREE),
+    "link_needs_sender": lambda i: ({"e": i.each_connection, "z": -i.leaves.T}, -_FREE, 0),
+    "link_needs_receiver": lambda i: ({"e": i.each_connection, "z": -i.enters.T}, -_FREE, 0),
+    "stage_rate": lambda i: ({"tau": i.each_allocation, "z": -i.theta}, 0, 0),
+    "link_rate": lambda i: ({"rho": i.each_connection, "e": -i.nu}, 0, 0),
+    "stage_bottleneck": lambda i: (
+        {"t": 1.0, "tau": -i.each_allocation, "z": i.big_m_stage * i.each_allocation},
+        -_FREE,
+        i.big_m_stage,
     ),
-    Family(
-        "gpu_exclusivity",
-        "GPU g is in at most one chosen allocation.",
-        r"\sum_{a \ni g} z_a \le 1 \quad \forall g",
-        "logic",
-        "gpus",
-        lambda i: ({"z": i.uses}, -_FREE, 1),
+    "link_bottleneck": lambda i: (
+        {"t": 1.0, "rho": -i.each_connection, "e": i.big_m_link * i.each_connection},
+        -_FREE,
+        i.big_m_link,
     ),
-    Family(
-        "pipeline_start",
-        "Some chosen allocation starts at the first layer.",
-        r"\sum_{a:\,\mathrm{first}(a) = 1} z_a \ge 1",
-        "logic",
-        "1",
-        lambda i: ({"z": i.covers[[0]]}, 1, _FREE),
+    "flow_out": lambda i: (i.onward, 0, 0),
+    "flow_in": lambda i: (i.inward, 0, 0),
+    "layer_rate": lambda i: ({"t": 1.0, "z": -(i.covers @ i.theta)}, -_FREE, 0),
+    "boundary_rate": lambda i: (
+        {"t": 1.0, "e": i.big_m_link * i.crosses - i.crosses @ i.nu},
+        -_FREE,
+        i.big_m_link,
     ),
-    Family(
-        "pipeline_end",
-        "Some chosen allocation ends at the last layer.",
-        r"\sum_{a:\,\mathrm{last}(a) = L} z_a \ge 1",
-        "logic",
-        "1",
-        lambda i: ({"z": i.covers[[-1]]}, 1, _FREE),
+    "link_forced": lambda i: ({"e": i.each_connection, "z": -i.leaves.T - i.enters.T}, -1, _FREE),
+    "gpu_bottleneck": lambda i: (
+        {"t": 1.0, "z": i.big_m_stage * i.uses - i.uses @ i.theta},
+        -_FREE,
+        i.big_m_stage,
     ),
-    Family(
-        "successor",
-        "A chosen allocation that is not the last is followed by another.",
-        r"\sum_{b} e_{ab} \ge z_a \quad \forall a \text{ with a successor}",
-        "logic",
-        "with_successor",
-        lambda i: (i.onward, 0, _FREE),
-    ),
-    Family(
-        "predecessor",
-        "A chosen allocation that is not the first follows another.",
-        r"\sum_{a} e_{ab} \ge z_b \quad \forall b \text{ with a predecessor}",
-        "logic",
-        "with_predecessor",
-        lambda i: (i.inward, 0, _FREE),
-    ),
-    Family(
-        "link_needs_sender",
-        "A used connection has its sender chosen.",
-        r"e_{ab} \le z_a \quad \forall (a, b)",
-        "logic",
-        "connections",
-        lambda i: ({"e": i.each_connection, "z": -i.leaves.T}, -_FREE, 0),
-    ),
-    Family(
-        "link_needs_receiver",
-        "A used connection has its receiver chosen.",
-        r"e_{ab} \le z_b \quad \forall (a, b)",
-        "logic",
-        "connections",
-        lambda i: ({"e": i.each_connection, "z": -i.enters.T}, -_FREE, 0),
-    ),
-    Family(
-        "stage_rate",
-        "τ is the rate of a chosen allocation and 0 otherwise.",
-        r"\tau_a = \theta_a z_a \quad \forall a",
-        "throughput",
-        "allocations",
-        lambda i: ({"tau": i.each_allocation, "z": -i.theta}, 0, 0),
-    ),
-    Family(
-        "link_rate",
-        "ρ is the rate of a used connection and 0 otherwise.",
-        r"\rho_{ab} = \nu_{ab} e_{ab} \quad \forall (a, b)",
-        "throughput",
-        "connections",
-        lambda i: ({"rho": i.each_connection, "e": -i.nu}, 0, 0),
-    ),
-    Family(
-        "stage_bottleneck",
-        "t is at most the rate of a chosen allocation; M makes any other row vacuous.",
-        r"t \le \tau_a + M_{\mathrm{stage}} (1 - z_a) \quad \forall a",
-        "throughput",
-        "allocations",
-        lambda i: (
-            {"t": 1.0, "tau": -i.each_allocation, "z": i.big_m_stage * i.each_allocation},
-            -_FREE,
-            i.big_m_stage,
-        ),
-    ),
-    Family(
-        "link_bottleneck",
-        "t is at most the rate of a used connection; a large enough M makes any other row vacuous.",
-        r"t \le \rho_{ab} + M_{\mathrm{link}} (1 - e_{ab}) \quad \forall (a, b)",
-        "throughput",
-        "connections",
-        lambda i: (
-            {"t": 1.0, "rho": -i.each_connection, "e": i.big_m_link * i.each_connection},
-            -_FREE,
-            i.big_m_link,
-        ),
-    ),
-    Family(
-        "flow_out",
-        "A chosen allocation that is not the last has exactly one successor.",
-        r"\sum_{b} e_{ab} = z_a \quad \forall a \text{ with a successor}",
-        "logic",
-        "with_successor",
-        lambda i: (i.onward, 0, 0),
-    ),
-    Family(
-        "flow_in",
-        "A chosen allocation that is not the first receives exactly once.",
-        r"\sum_{a} e_{ab} = z_b \quad \forall b \text{ with a predecessor}",
-        "logic",
-        "with_predecessor",
-        lambda i: (i.inward, 0, 0),
-    ),
-    Family(
-        "layer_rate",
-        "t is at most the rate of whichever allocation holds layer ℓ.",
-        r"t \le \sum_{a \ni \ell} \theta_a z_a \quad \forall \ell",
-        "throughput",
-        "layers",
-        lambda i: ({"t": 1.0, "z": -(i.covers @ i.theta)}, -_FREE, 0),
-    ),
-    Family(
-        "boundary_rate",
-        "t is at most the rate of the connection that crosses boundary ℓ, if one does.",
-        r"t \le \sum_{(a,b) \text{ across } \ell} \nu_{ab} e_{ab} "
-        r"+ M_{\mathrm{link}} \Big(1 - \sum_{(a,b) \text{ across } \ell} e_{ab}\Big) \quad \forall \ell < L",
-        "throughput",
-        "boundaries",
-        lambda i: (
-            {"t": 1.0, "e": i.big_m_link * i.crosses - i.crosses @ i.nu},
-            -_FREE,
-            i.big_m_link,
-        ),
-    ),
-    Family(
-        "link_forced",
-        "Two chosen neighbours are linked.",
-        r"e_{ab} \ge z_a + z_b - 1 \quad \forall (a, b)",
-        "logic",
-        "connections",
-        lambda i: ({"e": i.each_connection, "z": -i.leaves.T - i.enters.T}, -1, _FREE),
-    ),
-    Family(
-        "gpu_bottleneck",
-        "t is at most the rate of the segment that GPU g holds, if it holds one.",
-        r"t \le \sum_{a \ni g} \theta_a z_a + M_{\mathrm{stage}} \Big(1 - \sum_{a \ni g} z_a\Big) \quad \forall g",
-        "throughput",
-        "gpus",
-        lambda i: (
-            {"t": 1.0, "z": i.big_m_stage * i.uses - i.uses @ i.theta},
-            -_FREE,
-            i.big_m_stage,
-        ),
-    ),
-    Family(
-        "twins_in_order",
-        "Of two identical GPUs, the first is used first.",
-        r"\sum_{a \ni g} z_a \ge \sum_{a \ni g+1} z_a \quad \forall g \sim g+1",
-        "strengthening",
-        "twins",
-        lambda i: ({"z": i.first_twin_less_second}, 0, _FREE),
-    ),
-    Family(
-        "boundary_balance",
-        "As many chosen segments end before a layer as start there.",
-        r"\sum_{a:\,\mathrm{first}(a) = \ell + 1} z_a = \sum_{a:\,\mathrm{last}(a) = \ell} z_a",
-        "strengthening",
-        "inner_starts",
-        lambda i: ({"z": i.balance}, 0, 0),
-    ),
-)
-FAMILIES = {family.name: family for family in _FAMILIES}
+    "twins_in_order": lambda i: ({"z": i.first_twin_less_second}, 0, _FREE),
+    "boundary_balance": lambda i: ({"z": i.balance}, 0, 0),
+}
+FAMILIES = {
+    row.cells["name"]: Family(**row.cells, terms=_TERMS[row.cells["name"]])
+    for row in read_rows(data_dir() / "joint_ilp_families.csv", ["name"])
+}
 
 
 @dataclass(frozen=True)
@@ -580,7 +435,7 @@ class Formulation(Frozen):
                 "group": [f.group for f in families],
                 "one row says": [f.sentence for f in families],
                 "formula": [f"$\\displaystyle {f.formula}$" for f in families],
-                "how many rows": [_COUNTED[f.counted] for f in families],
+                "how many rows": [f.how_many for f in families],
                 "rows here": [f.count(self.counts) for f in families],
             }
         )

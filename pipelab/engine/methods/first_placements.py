@@ -6,12 +6,7 @@ from dataclasses import replace
 from itertools import chain
 
 from pipelab.cluster import GPU
-from pipelab.engine.methods.rules_of_thumb import (
-    solve_bandwidth_aware,
-    solve_by_flops,
-    solve_even,
-    solve_proportional,
-)
+from pipelab.engine.methods.rules_of_thumb import RULES, solve_by_rule
 from pipelab.engine.prices import price_per_hour
 from pipelab.engine.tolerances import REACHED
 from pipelab.errors import InvalidPlacement
@@ -70,11 +65,10 @@ def best_of(
 
 
 def _by_rules(problem: Problem) -> Iterator[Placement]:
-    one = problem.with_in_flight(
-        problem.workload.in_memory
-    )  # what is not chosen is not searched for
-    for rule in (solve_even, solve_proportional, solve_by_flops, solve_bandwidth_aware):
-        placement = rule(one).placement
+    # what is not chosen is not searched for
+    one = problem.with_in_flight(problem.workload.in_memory)
+    for name in RULES:
+        placement = solve_by_rule(name, one).placement
         if placement is not None:
             yield placement
 

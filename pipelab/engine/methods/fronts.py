@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pipelab.engine.answers import Result
 from pipelab.engine.curve import Curve
-from pipelab.engine.deadline import Deadline, Ended, apart, made_in_time
+from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.in_flight import InFlightSearch, LeastUse
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
@@ -28,10 +28,10 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 
 _TIME_RATIO = 1_000.0  # to the bound: placements that take longer are searched later
-# Of an objective: its name, its unit, and the name of its bound among the details.
+# Of an objective: its name and its unit.
 _NAMES = {
-    "latency": ("seconds_per_pass", "seconds per pass", "bound_seconds"),
-    "cost": ("usd_per_million_tokens", "$ per million tokens", "bound_usd_per_million_tokens"),
+    "latency": ("seconds_per_pass", "seconds per pass"),
+    "cost": ("usd_per_million_tokens", "$ per million tokens"),
 }
 _NARROW_RANGE_RATIO = 1.3  # a range of rates is not halved below this ratio of its ends
 
@@ -88,7 +88,7 @@ def least_of(
         stopped = None
     elif stopped is None:
         stopped = BY_TOLERANCE
-    name, unit, bound_name = _NAMES[objective]
+    name, unit = _NAMES[objective]
     return Result(
         problem=problem,
         method=objective,
@@ -99,7 +99,6 @@ def least_of(
         solver=choice.solver_version(),
         reason=pairs.deadline.remark(reason),
         stopped_by=stopped,
-        details={name: value, bound_name: proven},
         objective=Objective(name=name, unit=unit, value=value, bound=proven, at_least=floor),
     )
 
@@ -213,7 +212,7 @@ def why_none_attains(
     problem: Problem, floor: float, deadline: Deadline, budget: float | None = None
 ) -> str:
     """Return the reason why no placement attains a floor: the greatest attainable rate, or why nothing fits."""
-    options = {"time_limit": deadline.share(), "budget": budget, "stop": apart(deadline.stop)}
+    options = {"budget": budget, **deadline.part()}
     most = solve_for_attainable(problem, "aggregated", solve_aggregated, options)
     if not floor or most.placement is None or most.throughput is None:
         return most.reason

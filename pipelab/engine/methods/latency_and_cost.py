@@ -1,6 +1,7 @@
 """The shortest traversal, and the least $ per million tokens, among placements that attain a floor."""
 
 from dataclasses import replace
+from typing import Literal
 
 from pipelab.costs import refuse_transfers
 from pipelab.engine import arguments
@@ -12,11 +13,11 @@ from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.fields import checked_arguments, given
-from pipelab.problem import Problem
 
 
 @checked_arguments
-def solve_for_latency(
+def solve_for_least(
+    objective: Literal["latency", "cost"],
     problem: arguments.AskedProblem,
     at_least: arguments.LeastThroughput = 0.0,
     *,
@@ -24,7 +25,7 @@ def solve_for_latency(
     time_limit: arguments.TimeLimit = None,
     stop: arguments.Stop = None,
 ) -> Result:
-    """Find the placement with the lowest time of a traversal among those that attain a rate in tokens/s.
+    """Find the shortest traversal, or the least $ per million tokens, among placements that attain a rate in tokens/s.
 
     A traversal takes a microbatch through all stages and links, one after another. In decode that is
     the time per output token of every stream, in prefill the time to the first token, if nothing
@@ -33,68 +34,15 @@ def solve_for_latency(
     everywhere: with `Roofline` the one of the greatest rate, whose traversal need not be the shortest;
     `Roofline(prefer="time")` takes the shortest.
 
-    Parameters
-    ----------
-    problem : Problem
-        With `link_units="tokens"`, unless there is only one GPU.
-    at_least : float
-        Floor of the attainable rate in tokens/s.
-    budget : float, optional
-        The most that the GPUs may cost together, in $ per hour.
-    time_limit : float, optional
-        Seconds. Ended early, the answer is the best placement so far, with a proven lower
-        bound.
-    stop : threading.Event or function of Progress, optional
-        Set it to end the search, or return True, with the same effect.
-
-    Returns
-    -------
-    Result
-        `objective` has the value and its bound, also as `details["seconds_per_pass"]` and
-        `details["bound_seconds"]`. If no placement attains the floor, the status is "infeasible"
-        and `reason` has the greatest attainable rate. Where a stage is quicker with fewer in flight than
-        yield most, `problem` has that number.
-
-    Raises
-    ------
-    InvalidValue
-        Links counted in transfers/s, a floor or limit that is not a number, a budget where a GPU has
-        no price, or not a problem.
-    TooLarge
-        Too many compositions of a stage from too many classes of GPU.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
-    >>> result = solve_for_latency(tiny)
-    >>> result.status, round(result.objective.value, 4), result.placement.gpus
-    ('optimal', 108.581, (0, 1))
-    """
-    if len(problem.cluster) > 1:
-        refuse_transfers("solve", problem.costs.link_units)
-    if budget is not None:
-        refuse_unpriced(problem, "solve")
-    return _least(problem, "latency", at_least, budget, time_limit, stop)
-
-
-@checked_arguments
-def solve_for_cost(
-    problem: arguments.AskedProblem,
-    at_least: arguments.LeastThroughput = 0.0,
-    *,
-    budget: arguments.MostPrice = None,
-    time_limit: arguments.TimeLimit = None,
-    stop: arguments.Stop = None,
-) -> Result:
-    """Find the placement with the least $ per million tokens among those that attain a rate in tokens/s.
-
-    What counts is the price per hour of the GPUs in use over the tokens of an hour, at the attainable rate.
+    What a million tokens cost is the price per hour of the GPUs in use over the tokens of an hour, at the
+    attainable rate. It is sought first among full pipelines.
 
     Parameters
     ----------
+    objective : {"latency", "cost"}
     problem : Problem
-        With `GPU.usd_per_hour` for every GPU.
+        For latency with `link_units="tokens"`, unless there is only one GPU; for cost with
+        `GPU.usd_per_hour` for every GPU.
     at_least : float
         Floor of the attainable rate in tokens/s.
     budget : float, optional
@@ -108,41 +56,37 @@ def solve_for_cost(
     -------
     Result
         `objective` has the value and its bound. If no placement attains the floor, the status is
-        "infeasible" and `reason` has the greatest attainable rate.
+        "infeasible" and `reason` has the greatest attainable rate. Where a stage is quicker with fewer in
+        flight than yield most, `problem` has that number.
 
     Raises
     ------
     InvalidValue
-        A GPU without a price, a floor or limit that is not a number, or an argument that is not a
-        problem.
+        Links counted in transfers/s, a floor or limit that is not a number, a GPU without a price where
+        it counts, or not a problem.
     TooLarge
-        Too many mixtures of too many kinds of GPU, where mixtures must be listed.
+        Too many compositions of a stage from too many classes of GPU.
 
     Examples
     --------
     >>> import dataclasses, pipelab as pl
+    >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
+    >>> result = solve_for_least("latency", tiny)
+    >>> result.status, round(result.objective.value, 4), result.placement.gpus
+    ('optimal', 108.581, (0, 1))
     >>> rented = pl.Cluster.from_counts({"A100": 2, "V100": 2}, {"A100": 80, "V100": 32}, 400,
     ...                                 usd_per_hour={"A100": 1.8, "V100": 0.6})
     >>> problem = dataclasses.replace(pl.load_case("tiny", max_gpus_per_stage=2), cluster=rented)
-    >>> result = solve_for_cost(problem)
+    >>> result = solve_for_least("cost", problem)
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
     ('optimal', 1.2111, (2,))
-    >>> solve_for_cost(problem, at_least=300).placement.gpus
+    >>> solve_for_least("cost", problem, at_least=300).placement.gpus
     (0, 1)
     """
-    refuse_unpriced(problem, "solve")
-    return _least(problem, "cost", at_least, budget, time_limit, stop)
-
-
-def _least(
-    problem: Problem,
-    objective: str,
-    at_least: float,
-    budget: float | None,
-    time_limit: float | None,
-    stop: arguments.Stop,
-) -> Result:
-    """Find the least of "latency" or "cost" over all numbers in flight; for cost first among full pipelines."""
+    if objective == "latency" and len(problem.cluster) > 1:
+        refuse_transfers("solve", problem.costs.link_units)
+    if objective == "cost" or budget is not None:
+        refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
         pairs = InFlightSearch(problem=problem, deadline=deadline, budget=within(budget))
         first, answer, bound = incumbents(problem, budget), None, 0.0

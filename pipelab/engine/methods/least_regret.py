@@ -20,7 +20,7 @@ from annotated_types import Ge, Lt
 
 from pipelab.costs import filled
 from pipelab.engine.answers import PlanAnswer, Result
-from pipelab.engine.deadline import Deadline, apart
+from pipelab.engine.deadline import Deadline
 from pipelab.engine.objective_and_bound import Objective, status_and_bound
 from pipelab.engine.speed_costs import SpeedCosts, with_speeds
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
@@ -187,14 +187,14 @@ def solve_for_least_regret(
         loses at most; and `price`, the share by which it is better where the predicted speeds are true.
     """
     bands = speed_bands(problem, within, "solve")
-    deadline, full = Deadline(options.get("time_limit")), objective == "rate"
+    deadline = Deadline(options.get("time_limit"), options.get("stop"))
+    full = objective == "rate"
     for_all = full and is_worst_with_one_slow(problem)
     speeds = speeds_tried(bands, for_all)
     problems = [replace(problem, costs=with_speeds(problem.costs, one)) for one in speeds]
 
     def asked(objective: str, problem: Problem, left: int) -> Result:
-        ends = {"time_limit": deadline.share(left), "stop": apart(options.get("stop"))}
-        return ask(objective, problem, {**options, **ends, "on_progress": None})
+        return ask(objective, problem, {**options, **deadline.part(left), "on_progress": None})
 
     def values(placement: Placement) -> list[float]:
         return [tokens_per_s(one, placement, full) for one in problems]

@@ -108,17 +108,12 @@ def size(chosen: SegmentRules) -> dict[str, int]:
     links = int((met.sum(axis=0) * new.sum(axis=0) - (met * new).sum(axis=0)).sum())
     neighbours = int((met * followed).sum()) + int((new * preceded).sum())
     inner_starts = int((new.sum(axis=0) > 0).sum())
+    ordered = len(twins(chosen.problem))
     return {
         "segments": number,
         "connections": links,
         "variables": number + 2 * links + 2 * gpus + 1,
-        "rows": layers
-        + 4 * gpus
-        + 5 * links
-        + neighbours
-        + 2
-        + len(twins(chosen.problem))
-        + inner_starts,
+        "rows": layers + 4 * gpus + 5 * links + neighbours + 2 + ordered + inner_starts,
     }
 
 

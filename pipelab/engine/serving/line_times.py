@@ -170,8 +170,7 @@ class LineTimes:
             gpus = [problem.cluster.gpus[gpu] for gpu in report.stage.gpus]
             asked = problem.model, load, gpus, report.stage.layers, problem.batch_split
             cost = answered(costs, *asked)
-            interval = load.tokens / cost.throughput
-            times.append((interval, cost.pass_seconds or interval))
+            times.append((load.tokens / cost.throughput, cost.seconds(load.tokens)))
         lanes[:, ::2] = np.array(times)[of_stage].T
         speeds, latencies, begins = self.pairs
         if begins:

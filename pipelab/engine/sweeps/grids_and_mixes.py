@@ -77,7 +77,6 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
 def mixes(
     most: _Most,
     *,
-    gpus: _Amount | None = None,
     usd_per_hour: _Prices = None,
     budget: _Amount | None = None,
 ) -> list[dict[str, int]]:
@@ -87,8 +86,6 @@ def mixes(
     ----------
     most : mapping of type to int, or to several numbers
         4 means 0, 1, 2, 3 or 4 GPUs; (0, 8) means none or a node of eight.
-    gpus : int, optional
-        Largest total number.
     usd_per_hour : mapping of type to float, optional
         Price of a GPU of each type, in $ per hour.
     budget : float, optional
@@ -119,23 +116,21 @@ def mixes(
         unpriced = next(name for name in most if price[name] is None)
         expected = f"nothing is given for {unpriced!r}; a budget needs a price for every type"
         raise InvalidValue("mixes", [("usd_per_hour", usd_per_hour, expected)])
-    if gpus is None and budget is None:
+    if budget is None:
         _refuse_too_many("mixes", math.prod(map(len, numbers.values())))
 
-    def within(names: Sequence[str], left: float, paid: Counter[float]) -> Iterator[dict[str, int]]:
-        """Yield the mixes of these types that the GPUs left and the budget allow."""
+    def within(names: Sequence[str], paid: Counter[float]) -> Iterator[dict[str, int]]:
+        """Yield the mixes of these types that the budget allows."""
         if not names:
             yield {}
             return
         name, *others = names
         for n in numbers[name]:
             bill = paid + Counter({price[name] or 0.0: n})
-            if n <= left and (budget is None or total(bill) <= budget):
-                for rest in within(others, left - n, bill):
-                    yield {name: n, **rest}
+            if budget is None or total(bill) <= budget:
+                yield from ({name: n, **rest} for rest in within(others, bill))
 
-    found = within(list(numbers), math.inf if gpus is None else gpus, Counter())
-    with_a_gpu = (point for point in found if any(point.values()))
+    with_a_gpu = (point for point in within(list(numbers), Counter()) if any(point.values()))
     points = list(itertools.islice(with_a_gpu, _MOST_POINTS + 1))
     _refuse_too_many("mixes", len(points))
     return points

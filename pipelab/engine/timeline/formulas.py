@@ -18,6 +18,8 @@ from pipelab.engine.timeline.costs import OF_ACTIONS, StageCosts
 from pipelab.engine.timeline.timeline import TRANSFER_MODES
 from pipelab.errors import InvalidValue, PipelabError, refuse_unknown
 from pipelab.fields import Flag, checked_value, instance, is_list, whole_number
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import read_rows
 from pipelab.schedules import LARGEST_SIZE, Schedule
 
 
@@ -56,21 +58,10 @@ class _Symbols(NamedTuple):
         return all((each == each[0]).all() for each in times) and not self.table["comm"].any()
 
 
-class _FormulaEntry(NamedTuple):
-    schedules: tuple[str, ...]
-    formula: str
-    conditions: tuple[str, ...]  # each a key of `_HOLDS`
-    value: Callable[..., float]  # of a case; of what a rank holds, of a case and the rank
-    source: str
-
-
-_EQUAL = ("equal stages, no communication time",)
-_SMALL_W, _ONES = (*_EQUAL, "W ≤ F and W ≤ I"), (*_EQUAL, "F = I = W")
-
 # The paper's table names no condition on W; the ones below are where the formulas meet the
 # simulator.
 _HOLDS: dict[str, Callable[[_Symbols], bool]] = {
-    _EQUAL[0]: lambda c: c.equal,
+    "equal stages, no communication time": lambda c: c.equal,
     "W ≤ F and W ≤ I": lambda c: min(c.F, c.I) >= c.W,
     "F = I = W": lambda c: c.F == c.I == c.W,
     "overlap = 1": lambda c: c.overlap == 1,
@@ -87,109 +78,29 @@ def _flow_shops(c: _Symbols) -> float:
     return float(forward.sum() + back.sum() + (c.m - 1) * slowest + 2 * c.table["comm"].sum())
 
 
-def _in_chunks(c: _Symbols) -> float:
-    return c.m * c.FB + (c.p - 1) * c.FB / c.v
-
-
-def _overlapped(c: _Symbols) -> float:
-    return c.m * c.FB + (c.p - 1) * (c.FB + c.I - 2 * c.W) / 2
-
-
-def _bubble(weights: int) -> Callable[[_Symbols], float]:
-    """Return m(F+B) + (p-1)(F+I-`weights`·W)."""
-    return lambda c: c.m * c.FB + (c.p - 1) * (c.F + c.I - weights * c.W)
-
-
-_CHUNKS, _MEGATRON, _BFS = (
-    "m(F+B) + (p-1)(F+B)/v",
-    "Megatron-LM",
-    "Breadth-first pipeline parallelism",
-)
-_H2, _FEW = "m(F+B) + (p-1)(F+I-2W)", "(m+p-1)(F+I) + W"
-_OVERLAP = "m(F+B) + (p-1)(F&B + B - 3W)/2, F&B = F+B"
-_TABLE_2, _SECTION_6 = "Zero Bubble, table 2", "Zero Bubble, section 6"
-_COUNTED = f"counted in the order; the largest, {{}}, is that of {_TABLE_2}"
-_2P = ("m ≥ 2p-1",)
-
-# By the attribute of `Timeline` that they predict.
-_FORMS = {
-    "makespan": (
-        _FormulaEntry(
-            ("GPipe",),
-            "ΣF + (m-1)·max F + ΣB + (m-1)·max B + 2Σc",
-            (),
-            _flow_shops,
-            "two flow shops, one after the other",
-        ),
-        _FormulaEntry(
-            ("1F1B",),
-            "(m+p-1)(F+B)",
-            _EQUAL,
-            lambda c: (c.m + c.p - 1) * c.FB,
-            f"{_TABLE_2} and appendix H",
-        ),
-        _FormulaEntry(
-            ("Interleaved1F1B",), _CHUNKS, (*_EQUAL, "m divisible by p"), _in_chunks, _MEGATRON
-        ),
-        _FormulaEntry(("LoopedBFS",), _CHUNKS, (*_EQUAL, "m ≥ p"), _in_chunks, _BFS),
-        _FormulaEntry(
-            ("ZBH1",), "m(F+B) + (p-1)(F+I-W)", (*_SMALL_W, "m ≥ p"), _bubble(1), _TABLE_2
-        ),
-        _FormulaEntry(
-            ("ZBH1",),
-            _FEW,
-            (*_SMALL_W, "m ≤ p"),
-            lambda c: (c.m + c.p - 1) * (c.F + c.I) + c.W,
-            "Zero Bubble, appendix H",
-        ),
-        _FormulaEntry(
-            ("DualPipeV",),
-            _OVERLAP,
-            (*_ONES, "overlap = 1"),
-            _overlapped,
-            "DeepSeek-V3, table 2, as a V",
-        ),
+# By the formula: its value for a case; of what a rank holds, for a case and the rank.
+_VALUES: dict[str, Callable[..., float]] = {
+    "ΣF + (m-1)·max F + ΣB + (m-1)·max B + 2Σc": _flow_shops,
+    "(m+p-1)(F+B)": lambda c: (c.m + c.p - 1) * c.FB,
+    "m(F+B) + (p-1)(F+B)/v": lambda c: c.m * c.FB + (c.p - 1) * c.FB / c.v,
+    "m(F+B) + (p-1)(F+I-W)": lambda c: c.m * c.FB + (c.p - 1) * (c.F + c.I - c.W),
+    "(m+p-1)(F+I) + W": lambda c: (c.m + c.p - 1) * (c.F + c.I) + c.W,
+    "m(F+B) + (p-1)(F&B + B - 3W)/2, F&B = F+B": (
+        lambda c: c.m * c.FB + (c.p - 1) * (c.FB + c.I - 2 * c.W) / 2
     ),
-    "span": (
-        _FormulaEntry(("ZBH2",), _H2, (*_SMALL_W, *_2P), _bubble(2), _TABLE_2),
-        _FormulaEntry(("ZBV",), "m(F+B)", (*_ONES, *_2P), lambda c: c.m * c.FB, _SECTION_6),
+    "m(F+B) + (p-1)(F+I-2W)": lambda c: c.m * c.FB + (c.p - 1) * (c.F + c.I - 2 * c.W),
+    "m(F+B)": lambda c: c.m * c.FB,
+    "m": lambda c, r: c.m,
+    "min(m, p-r) on rank r": lambda c, r: c.p - r,
+    "min(m, 2(p-r)-1) on rank r": lambda c, r: 2 * (c.p - r) - 1,
+    "min(mv, (v-1)p + 2(p-1-r) + 1) chunks on rank r": (
+        lambda c, r: (c.v - 1) * c.p + 2 * (c.p - 1 - r) + 1
     ),
-    "peak_in_flight": (
-        _FormulaEntry(("GPipe",), "m", (), lambda c, r: c.m, _MEGATRON),
-        _FormulaEntry(
-            ("1F1B", "ZBH1"),
-            "min(m, p-r) on rank r",
-            (),
-            lambda c, r: c.p - r,
-            _COUNTED.format("p"),
-        ),
-        _FormulaEntry(
-            ("ZBH2",),
-            "min(m, 2(p-r)-1) on rank r",
-            (),
-            lambda c, r: 2 * (c.p - r) - 1,
-            _COUNTED.format("2p-1"),
-        ),
-        _FormulaEntry(
-            ("Interleaved1F1B",),
-            "min(mv, (v-1)p + 2(p-1-r) + 1) chunks on rank r",
-            ("m divisible by p",),
-            lambda c, r: (c.v - 1) * c.p + 2 * (c.p - 1 - r) + 1,
-            _MEGATRON,
-        ),
-        _FormulaEntry(("LoopedBFS",), "mv chunks", (), lambda c, r: c.m * c.v, _BFS),
-        _FormulaEntry(
-            ("ZBV",), "2p chunks, half a microbatch each", _2P, lambda c, r: 2 * c.p, _SECTION_6
-        ),
-        _FormulaEntry(
-            ("DualPipeV",),
-            "2p+1 chunks, half a microbatch each",
-            (),
-            lambda c, r: 2 * c.p + 1,
-            "counted in torch's order",
-        ),
-    ),
+    "mv chunks": lambda c, r: c.m * c.v,
+    "2p chunks, half a microbatch each": lambda c, r: 2 * c.p,
+    "2p+1 chunks, half a microbatch each": lambda c, r: 2 * c.p + 1,
 }
+_FORMS = [row.cells for row in read_rows(data_dir() / "closed_forms.csv", ["quantity"])]
 
 
 def closed_forms(
@@ -255,29 +166,31 @@ def closed_forms(
     made = _made(schedule.name, p, schedule.microbatches, v)
     as_made = made is not None and columns_of(made).schedule == columns.computing().schedule
     answers = []
-    for quantity, form in (
-        (q, f) for q, forms in _FORMS.items() for f in forms if name in f.schedules
-    ):
-        holds = as_made and all(_HOLDS[condition](case) for condition in form.conditions)
-        when, value = list(form.conditions), cast(float | tuple[int, ...] | None, None)
+    for form in _FORMS:
+        if name not in form["schedules"].split():
+            continue
+        quantity, value_of = form["quantity"], _VALUES[form["formula"]]
+        when = list(filter(None, form["conditions"].split("; ")))
+        holds = as_made and all(_HOLDS[condition](case) for condition in when)
+        value = cast(float | tuple[int, ...] | None, None)
         if not as_made:
             when.insert(0, f"pl.schedule's own order of {name}, which this is not")
         if quantity != "peak_in_flight":
             when.append("buffered transfers")
             holds = holds and (transfers == "buffered" or p == 1)
-            value = form.value(case) if holds else None
+            value = value_of(case) if holds else None
         elif holds:
             most = case.m * v
-            value = tuple(int(min(form.value(case, rank), most)) for rank in range(p))
+            value = tuple(int(min(value_of(case, rank), most)) for rank in range(p))
         words = ", ".join(when) or "always"
         answers.append(
             ClosedForm(
                 schedule=name,
                 quantity=quantity,
-                formula=form.formula,
+                formula=form["formula"],
                 holds_when=words,
                 value=value,
-                source=form.source,
+                source=form["source"],
             )
         )
     return tuple(answers)

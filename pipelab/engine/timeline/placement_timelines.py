@@ -129,11 +129,8 @@ class PlacedTimeline(fields.Frozen):
         return self._rate(self.in_flight)
 
     def _rate(self, in_flight: int) -> float:
-        return (
-            in_flight
-            * self.problem.workload.tokens
-            / round_time(self.timeline.costs, in_flight, self.leaving)
-        )
+        seconds = round_time(self.timeline.costs, in_flight, self.leaving)
+        return in_flight * self.problem.workload.tokens / seconds
 
     @property
     def reaches_predicted_rate(self) -> bool:
@@ -156,9 +153,8 @@ class PlacedTimeline(fields.Frozen):
     @fields.derived
     def in_flight_needed(self) -> int:
         """Return the fewest microbatches in flight for which the steady rate equals the predicted rate to 1e-6."""
-        return least_in_flight(
-            self.timeline.costs, self.predicted_rate / self.problem.workload.tokens, self.leaving
-        )
+        passes_per_s = self.predicted_rate / self.problem.workload.tokens
+        return least_in_flight(self.timeline.costs, passes_per_s, self.leaving)
 
     def sweep(self) -> DataFrame:
         """Return the steady rate against microbatches in flight, from 1 to some more than are needed.
@@ -235,10 +231,12 @@ class PlacedTimeline(fields.Frozen):
         return f"<PlacedTimeline {self.problem.name}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        return (
-            f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}</p>"
-            + table(self.to_frame())
-        )
+        return _paragraph(self.problem, self.sentence) + table(self.to_frame())
+
+
+def _paragraph(problem: Problem, text: str) -> str:
+    """Return a finding as HTML, after the problem's name."""
+    return f"<p class='{NO_FORMULAS}'><b>{escape(problem.name)}:</b> {escape(text)}</p>"
 
 
 def stage_label(evaluation: Evaluation, index: int) -> str:
@@ -305,12 +303,8 @@ def lane_costs(evaluation: Evaluation) -> tuple[StageCosts, float]:
     """
     if evaluation.links:
         refuse_transfers("timeline_of", evaluation.link_unit)
-    lanes = [
-        lane
-        for pair in zip_longest(evaluation.stages, evaluation.links)
-        for lane in pair
-        if lane is not None
-    ]
+    pairs = zip_longest(evaluation.stages, evaluation.links)
+    lanes = [lane for pair in pairs for lane in pair if lane is not None]
     busy = [evaluation.tokens / lane.throughput for lane in lanes]
     waits = [lane.seconds - time for lane, time in zip(lanes, busy, strict=True)]
     # Where a lane is busy for as long as a microbatch is on it, the difference is a rounding error.
@@ -444,12 +438,10 @@ class TrainingTimeline(fields.Frozen):
         """
         timeline = self.timeline
         table_of, of_rank = timeline.costs.tables(timeline.schedule), timeline.columns.holder
+        back = table_of["backward_input"] + table_of["backward_weight"]
         forward, backward = (
-            [float(times[of_rank == rank].sum()) for rank in range(timeline.schedule.ranks)]
-            for times in (
-                table_of["forward"],
-                table_of["backward_input"] + table_of["backward_weight"],
-            )
+            np.bincount(of_rank, times, timeline.schedule.ranks)
+            for times in (table_of["forward"], back)
         )
         columns = {
             "stage": self.labels,
@@ -471,11 +463,8 @@ class TrainingTimeline(fields.Frozen):
         return f"<TrainingTimeline {self.problem.name}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        return (
-            f"<p class='{NO_FORMULAS}'><b>{escape(self.problem.name)}:</b> {escape(self.sentence)}.</p>"
-            + (f"<p>It does not fit: {escape(self.shortfall)}.</p>" if self.shortfall else "")
-            + table(self.to_frame())
-        )
+        lacking = f"<p>It does not fit: {escape(self.shortfall)}.</p>" if self.shortfall else ""
+        return _paragraph(self.problem, f"{self.sentence}.") + lacking + table(self.to_frame())
 
 
 def training_timeline(

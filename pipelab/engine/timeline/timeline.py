@@ -205,10 +205,8 @@ class Timeline(Frozen):
     @property
     def bubble_fraction(self) -> float:
         """Idle share of all ranks' time: 1 - Σ busy / (ranks · makespan)."""
-        return _ratio(
-            self.makespan * self.schedule.ranks - self.busy.sum(),
-            self.makespan * self.schedule.ranks,
-        )
+        whole = self.makespan * self.schedule.ranks
+        return _ratio(whole - self.busy.sum(), whole)
 
     @property
     def bubble_ratio(self) -> float:
