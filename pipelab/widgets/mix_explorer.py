@@ -169,7 +169,7 @@ class MixExplorer(Explorer):
             self.chart.put(placement_chart(state))
             self.code.code = code_of(state.mix, state.plan.placement if state.plan else None)
         if answered or state.differs(before, "plan", "gains", "other_plans"):
-            self.text.say(*words.lines(state))
+            self.text.say(*words.lines(state, dict(state.mix.counts)))
         if answered or state.differs(before, "plan", "one_gpu_per_stage"):
             self.baselines.put(_baselines_chart(state))
         if answered:

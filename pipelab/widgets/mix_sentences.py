@@ -28,15 +28,18 @@ def chart_title(state: MixState) -> tuple[str, str]:
     return headline(state.answer) if state.plan is None else plan_headline(state)
 
 
-def lines(state: MixState) -> list[str]:
-    """Return what stands below the placement's chart; empty lines say nothing."""
+def lines(state: MixState, types: Iterable[str]) -> list[str]:
+    """Return what stands below the placement's chart; empty lines say nothing.
+
+    `types` are those of which one GPU more is said to be solved.
+    """
     answer, plan = state.answer, state.plan
     if answer is None:
         return []
     if plan is not None and not plan.valid:
         return list(plan.reasons[:4])
     result = answer.result
-    gains = gains_line(answer.nominal, state.gains, dict(answer.mix.counts))
+    gains = gains_line(answer.nominal, state.gains, types)
     if result.placement is None:
         said = result.status == "infeasible" and not answer.mix.limits  # by the chart
         return ["" if said else result.reason, gains]
