@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.figures.classes import plot_classes
 from pipelab.figures.deployments import plot_deployment
 from pipelab.figures.flows import plot_flow
@@ -79,15 +79,14 @@ def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
     'Figure'
     """
     kinds = _kinds(x)
-    if kind and kind not in kinds:
-        raise UnknownName(f"this object has no {kind!r} figure; {nearest(kind, kinds)}")
-    function = kinds[kind or next(iter(kinds))]
+    kind = kind or next(iter(kinds))
+    refuse_unknown("figure of this object named", kind, kinds)
+    function = kinds[kind]
     signature = inspect.signature(function)
     known = list(signature.parameters)[1:]
     if "options" not in known:  # else the function hands them on, and says what does not fit
         for option in options:
-            if option not in known:
-                raise UnknownName(f"this figure has no option {option!r}; {nearest(option, known)}")
+            refuse_unknown("option of this figure named", option, known)
     try:
         signature.bind(x, *others, **options)
     except TypeError as error:

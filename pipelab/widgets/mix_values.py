@@ -6,7 +6,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, cast
 
 from pipelab.cluster import Cluster
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.fields import Count, Later, Positive, checked, whole_number
 from pipelab.hardware.engine_rules import known_rules, rules_of
 from pipelab.hardware.known_clusters import cluster_of_counts
@@ -186,10 +186,7 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
     >>> beginning("tiny").counts, beginning("tiny").batch
     ((('A100', 2), ('V100', 2)), 16)
     """
-    if source not in sources():
-        raise UnknownName(
-            f"there is no case or model {source!r}; {nearest(str(source), sources())}"
-        )
+    refuse_unknown("case or model", source, sources())
     begins: dict[str, Any] = {}
     if source in _cases():
         case = _case(source)
@@ -206,17 +203,13 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
         begins = {"network_gb_per_s": _NETWORK_GB_PER_S, "batch": None}
     if counts is not None:
         for name in counts:
-            if name not in types_of(source):
-                raise UnknownName(
-                    f"{source} knows no GPU type {name!r}; {nearest(str(name), types_of(source))}"
-                )
+            refuse_unknown(f"GPU type of {source} named", name, types_of(source))
         # A case keeps the types that are not named; of a model's many types, only the named ones
         # are shown.
         first = {**first, **counts} if source in _cases() else dict(counts)
     known = [f for f in Mix.__dataclass_fields__ if f not in ("source", "counts")]
     for name in values:
-        if name not in known:
-            raise UnknownName(f"the explorer has no control {name!r}; {nearest(name, known)}")
+        refuse_unknown("control", name, known)
     for name, count in first.items():  # here, where the message can name the type
         whole_number("explore_mix", name, count, least=0, most=10_000)
     return Mix(source, tuple(first.items()), **(begins | values))
