@@ -52,9 +52,6 @@ class Verdict:
     html: str
     figure: Any = None
 
-    def __str__(self) -> str:
-        return self.text
-
     def __repr__(self) -> str:
         return self.text
 
