@@ -56,7 +56,7 @@ class PipelineExplorer(Explorer):
         self.gantt, self.rate = LiveChart(self._empty), LiveChart(self._empty)
         mix.observe(self._followed, "state")
         self.in_flight.observe(lambda _change: self.redraw(), "value")
-        serving = self.in_flight, self.words, self.gantt, mix.own.panel, self.rate
+        serving = self.in_flight, self.words, self.gantt, mix.own, self.rate
         self._views = {"place": mix.answers, "serve": serving, "train": (self.training,)}
         super().__init__()
         self._arrange()

@@ -552,7 +552,7 @@ def test_the_simple_preset_has_three_controls():
     assert simple.controls.mix == every.controls.mix
     both = pl.explore_pipeline("tiny", {"A100": 1, "V100": 0}, simple=True)
     assert shown(both.mix.panel) == ["A100", "V100", "GPUs per stage, up to"]
-    hidden = simple.own.panel.layout, both.in_flight.layout
+    hidden = simple.own.layout, both.in_flight.layout
     assert [layout.display for layout in hidden] == ["none"] * 2
     for panel in (simple.panel, both.mix.panel):
         panel.more.value = True
