@@ -40,21 +40,6 @@ def plot_flow(flow: Flow) -> "Figure":
         Hover gives each stage's rate, what it carries, and what it keeps in flight; a line ends at the
         layer at which microbatches enter.
     """
-    return figure_of(flow_parts(flow))
-
-
-def flow_parts(flow: Flow) -> dict:
-    """Return the drawing of a flow, for `figure_of`.
-
-    Parameters
-    ----------
-    flow : Flow
-
-    Returns
-    -------
-    dict
-        "data": one trace of stages, one for each width of a line; and "layout".
-    """
     stages, gpus, layers = flow.stages, flow.problem.cluster.gpus, flow.problem.model.layers
     types = [gpus[stage.gpus[0]].type for stage in stages]
     colours = colour_of_types(gpu.type for gpu in gpus)
@@ -91,7 +76,7 @@ def flow_parts(flow: Flow) -> dict:
         f"{plain(gpu_type)} · {', '.join(map(str, stage.gpus))}"
         for gpu_type, stage in zip(types, stages, strict=True)
     ]
-    return finish(
+    parts = finish(
         [bars, *lines],
         _title(flow),
         "a line goes from a stage's last layer to the next stage, as wide as what it carries",
@@ -102,6 +87,7 @@ def flow_parts(flow: Flow) -> dict:
         showlegend=False,
         bargap=0.15,
     )
+    return figure_of(parts)
 
 
 def _hovers(flow: Flow) -> list[str]:

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from pipelab.display import counted, listed, outcome_of, rate
@@ -141,8 +140,7 @@ def batch_line(result: Result) -> str:
 def facts_line(problem: Problem, placement: Placement, throughput: float) -> str:
     """Return unused GPUs, the tightest memory, and prices if every GPU in use has one."""
     gpus, used = problem.cluster.gpus, set(placement.gpus)
-    idle = Counter(gpu.type for g, gpu in enumerate(gpus) if g not in used)
-    unused = ", ".join(f"{n} × {gpu_type}" for gpu_type, n in idle.items())
+    unused = tally(tuple(gpu.type for g, gpu in enumerate(gpus) if g not in used))
     parts = [f"Not used: {unused}." if unused else "Every GPU is used."]
     _, need, limit, stage = min(
         (limit - need, need, limit, number)

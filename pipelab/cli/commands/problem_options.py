@@ -1,6 +1,5 @@
 """The problem that a command is about: a case, or a model on GPUs, from the options of the command line."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
@@ -125,6 +124,7 @@ class Wanted:
         return replace(problem, workload=replace(problem.workload, **self._given(_LOAD_FIELDS)))
 
     def _of_model(self) -> "Problem":
+        from pipelab.evaluation import tally
         from pipelab.hardware.known_gpus import load_gpus
         from pipelab.hardware.known_models import load_model
         from pipelab.hardware.roofline import Roofline
@@ -139,9 +139,7 @@ class Wanted:
         facts = load_gpus(self.gpu_facts)
         cluster = self._cluster(facts)
         costs = Roofline(gpus=facts, **self._given({"rates": "engine"}))
-        types = Counter(gpu.type for gpu in cluster.gpus)
-        pool = ", ".join(f"{n} × {t}" for t, n in types.items())
-        name = f"{model.name} on {pool}"
+        name = f"{model.name} on {tally(tuple(gpu.type for gpu in cluster.gpus))}"
         rules = self._given(_RULE_FIELDS)
         return Problem(cluster, model, Workload(**load), costs, name=name, **rules)
 
