@@ -439,9 +439,8 @@ class Function:
             except (Exception, SystemExit) as error:  # whatever a reader's function raises
                 says, answer = f"yours gives {type(error).__name__}: {error}", None
                 says += "" if self.off else f", expected {self._expected(given)}"
-                hinted = not isinstance(
-                    error, TypeError | NameError | AttributeError
-                )  # the code itself
+                # these are about the code itself
+                hinted = not isinstance(error, TypeError | NameError | AttributeError)
             if says:
                 yield Failure(given, says, answer, hinted)
 

@@ -193,9 +193,8 @@ def _result(kind: str) -> str:
 
 def _process(job: Job, pipes: dict[int, Connection], parent: Connection, state: Any) -> None:
     """Run one stage; what the process of a stage does from its start to its end."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # an interrupt is the parent's, which ends this process
+    # an interrupt is the parent's, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         if job.circulating is None:

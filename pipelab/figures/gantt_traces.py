@@ -22,9 +22,8 @@ _TRACES = (
 _HATCH = {"fgcolor": "#66C4AB", "size": 5, "solidity": 0.25}  # pale enough for a number on it
 _PALE = "#F2F2F2"
 _IDLE = {"color": _PALE, "line": {"width": 0}}
-_PAGE_PIXELS = (
-    960  # of a page for a chart and the names of its lanes; numbers stay on one a little narrower
-)
+# Of a page for a chart and the names of its lanes; numbers stay on one a little narrower.
+_PAGE_PIXELS = 960
 _EVER = (-np.inf, np.inf)
 Window = tuple[float, float]
 

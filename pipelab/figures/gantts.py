@@ -276,14 +276,9 @@ def timelines_parts(
 def _labelled(timelines: Mapping[str, Timeline]) -> dict[str, Timeline]:
     """Return timelines by label; of two with one name only one would be seen."""
     named = isinstance(timelines, Mapping)
-    several: Any = timelines.values() if named else timelines if is_list(timelines) else ()
-    found: list[Timeline] = list(several)
-    wrong = next((t for t in found if not isinstance(t, Timeline)), None)
-    if wrong is not None or not (named or is_list(timelines)):
-        expected = "expected Timelines, or a mapping of label to Timeline"
-        expected += "; make them with pl.simulate(...)"
-        given = timelines if wrong is None else wrong
-        raise InvalidValue("plot_timelines", [("timelines", given, expected)])
+    several = timelines.values() if named else timelines if is_list(timelines) else [timelines]
+    remedy = "Timelines, or a mapping of label to Timeline; make them with pl.simulate(...)"
+    found = [instance("plot_timelines", "timelines", one, Timeline, remedy) for one in several]
     labels = [str(label) for label in timelines] if named else [t.schedule.name for t in found]
     for label in labels:
         if labels.count(label) > 1:

@@ -3,25 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipelab.display import (
-    NOT_PROVEN,
-    OUTCOMES,
-    REFUSED,
-    Outcome,
-    named,
-    outcome_of,
-    rate,
-)
-from pipelab.figures.theme import (
-    BOTTLENECK,
-    finish,
-    folded,
-    ink_on,
-    line,
-    plain,
-    points,
-    rows,
-)
+from pipelab.display import NOT_PROVEN, OUTCOMES, REFUSED, Outcome, named, outcome_of, rate
+from pipelab.figures.theme import BOTTLENECK, finish, folded, ink_on, line, plain, points, rows
 
 if TYPE_CHECKING:
     from pipelab.engine.answers import Result

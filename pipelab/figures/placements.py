@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
 _MOST_GPUS_DRAWN_IDLE = 16  # of more GPUs, those without a stage are left out
 _TALL_PIXELS, _LOW_PIXELS = 26, 11  # a row of few GPUs, and of many
-_NAMED_SHARE, _INSIDE_SHARE = (
-    1 / 14,
-    1 / 60,
-)  # of all layers: room for "stage 1", and for its number
+# Of all layers: room for "stage 1", and for its number.
+_NAMED_SHARE, _INSIDE_SHARE = 1 / 14, 1 / 60
 
 
 class _StageBlock(NamedTuple):

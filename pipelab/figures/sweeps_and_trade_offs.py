@@ -168,26 +168,24 @@ def _end(curve: "TradeOff", x: list[float]) -> float:
     if curve.against not in _ADDING_UP:
         return x[-1] * 1.15 if len(x) == 1 else x[-1] + 0.15 * (x[-1] - x[0])
     gpus = curve.problem.cluster.gpus
-    return (
-        float(len(gpus)) if curve.against == "gpus" else sum(gpu.usd_per_hour or 0 for gpu in gpus)
-    )
+    return sum(1.0 if curve.against == "gpus" else gpu.usd_per_hour or 0.0 for gpu in gpus)
 
 
 def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float], what: str) -> str:
     name = plain(curve.problem.name)
     if not x:
-        return (
-            f"{name}: no placement exists"
-            if curve.complete
-            else f"{name}: no point was proven in time"
-        )
+        none = "no placement exists" if curve.complete else "no point was proven in time"
+        return f"{name}: {none}"
     if curve.against in _ADDING_UP:
         best = max((b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True)))[1]
         return f"{name}: {rate(y[-1], what)} at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
-    if len(x) == 1 and not curve.complete:
-        return f"{name}: stopped early with one placement, {rate(y[0], what)} at {x[0]:.4g} {unit}"
     if len(x) == 1:
-        return f"{name}: one placement is best in both, {rate(y[0], what)} at {x[0]:.4g} {unit}"
+        one = (
+            "one placement is best in both"
+            if curve.complete
+            else "stopped early with one placement"
+        )
+        return f"{name}: {one}, {rate(y[0], what)} at {x[0]:.4g} {unit}"
     least = {
         "usd_per_million_tokens": "cheapest",
         "seconds_per_pass": "lowest-latency",

@@ -1,5 +1,6 @@
 """The values of the mix explorer, the problem they describe, and the code that makes the same problem."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cache
@@ -187,12 +188,10 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
     ((('A100', 2), ('V100', 2)), 16)
     """
     refuse_unknown("case or model", source, sources())
-    begins: dict[str, Any] = {}
     if source in _cases():
         case = _case(source)
-        there = [gpu.type for gpu in case.cluster.gpus]
-        first = {t: there.count(t) for t in types_of(source)}
-        begins = {
+        first = dict(Counter(gpu.type for gpu in case.cluster.gpus))
+        begins: dict[str, Any] = {
             "batch": case.workload.batch_size,
             "context": case.workload.sequence_length,
             "gpus_per_stage": case.max_gpus_per_stage,
@@ -269,10 +268,8 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
 
 def script_of(mix: Mix) -> tuple[Script, Term]:
     """Return the script of a mix's problem, and the problem as its last term."""
-    script, rules = (
-        Script(),
-        {"max_gpus_per_stage": mix.gpus_per_stage, "batch_split": mix.batch_split},
-    )
+    script = Script()
+    rules = {"max_gpus_per_stage": mix.gpus_per_stage, "batch_split": mix.batch_split}
     answers = mix.phase == "mixed" or (mix.phase == "decode" and mix.limits)
     written = (mix.output_tokens,) if answers else ()
     flight = {} if mix.in_flight is None else {"in_flight": mix.in_flight}
