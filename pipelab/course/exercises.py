@@ -14,12 +14,11 @@ from html import escape
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
-from pipelab.display import NO_FORMULAS, number, table
+from pipelab.display import NO_FORMULAS, Figure, number, table
 from pipelab.errors import shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from plotly.graph_objects import Figure
 
 # Sign and colour of a verdict; each colour reads on white.
 _SIGNS = {

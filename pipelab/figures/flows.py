@@ -1,9 +1,8 @@
 """A flow as a picture: the layers that each stage holds, and what goes from stage to stage."""
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
-from pipelab.display import counted, rate
+from pipelab.display import Figure, counted, rate
 from pipelab.engine.flows.result import Flow
 from pipelab.figures.theme import (
     NEUTRAL,
@@ -18,15 +17,12 @@ from pipelab.figures.theme import (
 )
 from pipelab.placement import named_layers
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 _TALL_PIXELS, _LOW_PIXELS = 26, 15  # a row of few stages, and of many
 _MOST_TALL_ROWS = 16
 _WIDEST_LINK_PIXELS = 8
 
 
-def plot_flow(flow: Flow) -> "Figure":
+def plot_flow(flow: Flow) -> Figure:
     """Draw a flow: layers across, stages down, and lines as wide as what they carry.
 
     Parameters

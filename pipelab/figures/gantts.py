@@ -1,17 +1,14 @@
 """Timelines as Gantt charts: a lane per rank, one trace per kind of action; long ones as rasters."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipelab.display import counted, listed, number
+from pipelab.display import Figure, counted, listed, number
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue
 from pipelab.fields import Flag, checked_value, instance, is_list, is_real
 from pipelab.figures import gantt_traces as traces
 from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a second
 MOST_CHARTS = 6
@@ -29,7 +26,7 @@ def gantt(
     memory: bool = False,
     critical_path: bool = False,
     finding: str | None = None,
-) -> "Figure":
+) -> Figure:
     """Draw when every rank does what: a bar per action, or of more than 6,000 a raster of what takes most of the time.
 
     Parameters
@@ -189,7 +186,7 @@ def within(timeline: Timeline, seen: Sequence[float]) -> tuple[float, float]:
     return low, max(min(high, timeline.makespan), low * (1 + 1e-9) + 1e-12)
 
 
-def plot_timelines(timelines: Mapping[str, Timeline], *, finding: str | None = None) -> "Figure":
+def plot_timelines(timelines: Mapping[str, Timeline], *, finding: str | None = None) -> Figure:
     """Draw Gantt charts one below the other on one time axis.
 
     Parameters

@@ -8,14 +8,12 @@ text and gets back no more than the part that is zoomed to.
 import base64
 import json
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from pipelab.display import Figure
 from pipelab.figures.theme import as_dict, template
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 
 @cache

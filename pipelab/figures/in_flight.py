@@ -4,16 +4,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.display import counted, duration, rate
+from pipelab.display import Figure, counted, duration, rate
 from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain, points
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 
 
-def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
+def plot_in_flight(placed: "PlacedTimeline") -> Figure:
     """Draw the steady rate against microbatches in flight: simulated points, the rate, the bound.
 
     Parameters

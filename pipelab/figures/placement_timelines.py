@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.display import KIND_COLOURS, rate
+from pipelab.display import KIND_COLOURS, Figure, rate
 from pipelab.figures.gantt_traces import (
     broken,
     idle,
@@ -18,14 +18,12 @@ from pipelab.figures.placements import first_of
 from pipelab.figures.theme import BOTTLENECK, WRONG, bar, figure_of, finish, line, plain, rows
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 
 _MOST_LANES = 48  # with a label each
 
 
-def placed_gantt(placed: "PlacedTimeline", *, links: bool = True) -> "Figure":
+def placed_gantt(placed: "PlacedTimeline", *, links: bool = True) -> Figure:
     """Draw when every stage and link of a placement works on which microbatch.
 
     Parameters

@@ -5,8 +5,9 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipelab.display import Figure
 from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.figures.classes import plot_classes
 from pipelab.figures.deployments import plot_deployment
@@ -19,9 +20,6 @@ from pipelab.figures.predictions import plot_against_measured
 from pipelab.figures.served import plot_percentiles, plot_requests, plot_way
 from pipelab.figures.sweeps_and_trade_offs import plot_sweep, plot_trade_off
 from pipelab.figures.training_step import training_gantt
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 __all__ = ["FIGURES", "plot"]
 
@@ -43,7 +41,7 @@ FIGURES: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
-def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
+def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> Figure:
     """Draw the figure of an object.
 
     Parameters

@@ -4,12 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import STOPPED, ended_row, outcome_of_row, rate
+from pipelab.display import STOPPED, Figure, ended_row, outcome_of_row, rate
 from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from pipelab.engine.methods.trade_offs import TradeOff
     from pipelab.engine.sweeps.run import Sweep
 
@@ -29,7 +27,7 @@ def _unit(name: str) -> str:
     return plain(_UNITS.get(name, name.replace("usd_", "$ ").replace("_", " ")))
 
 
-def plot_sweep(sweep: "Sweep") -> "Figure":
+def plot_sweep(sweep: "Sweep") -> Figure:
     """Draw the throughput of every point against what is paid: dollars per hour, or GPUs where no GPU has a price.
 
     Parameters
@@ -111,7 +109,7 @@ def _short_of_proof(row: Mapping[str, Any]) -> str:
     return f"{ended_row(row)}, no placement" if alone else ended_row(row)
 
 
-def plot_trade_off(curve: "TradeOff") -> "Figure":
+def plot_trade_off(curve: "TradeOff") -> Figure:
     """Draw throughput, or requests/s, against GPUs, dollars or times, as steps: nothing better exists between.
 
     Parameters

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelab.display import DOES_NOT_FIT, counted
+from pipelab.display import DOES_NOT_FIT, Figure, counted
 from pipelab.evaluation import tally
 from pipelab.figures.gantts import checked, gantt_parts
 from pipelab.figures.theme import (
@@ -18,8 +18,6 @@ from pipelab.figures.theme import (
 )
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
     from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -27,7 +25,7 @@ _MOST_COLOURED_LINES = 12  # in colour; of more ranks, those that come nearest t
 _GREY = "#C8C8C8"
 
 
-def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
+def training_gantt(training: "TrainingTimeline", **options: Any) -> Figure:
     """Draw `pl.gantt` of a placement's training step, its ranks named by what they hold.
 
     Parameters
