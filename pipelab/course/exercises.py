@@ -12,13 +12,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
-from pipelab.display import NO_FORMULAS, Figure, number, table
+from pipelab.display import NO_FORMULAS, DataFrame, Figure, number, table
 from pipelab.errors import shown
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 # Sign and colour of a verdict; each colour reads on white.
 _SIGNS = {

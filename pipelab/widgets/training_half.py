@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as widgets
 import traitlets
@@ -11,6 +11,7 @@ import traitlets
 from pipelab.display import duration, ending, rate
 from pipelab.engine.schedules import RULES
 from pipelab.engine.solving import solve
+from pipelab.engine.training import TrainingResult
 from pipelab.errors import PipelabError
 from pipelab.fields import given
 from pipelab.figures.placements import placement_parts
@@ -21,12 +22,9 @@ from pipelab.widgets.background import Beside
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import COLUMNS, Busy, CopyCode, Words, choice, menu
 from pipelab.widgets.mix_answers import PROVEN_STATUSES, keep, kept
+from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_values import Mix, problem_of, script_of, trained_by
 from pipelab.widgets.shown_code import Script, Term
-
-if TYPE_CHECKING:
-    from pipelab.engine.training import TrainingResult
-    from pipelab.widgets.mix_controls import MixControls
 
 _FIRST_S = 0.8  # for a first answer
 _LIMIT_S = 30.0  # for the proof
@@ -99,7 +97,7 @@ def trained(
     values: TrainingValues,
     stop: threading.Event | None = None,
     time_limit: float | None = None,
-) -> "TrainingResult":
+) -> TrainingResult:
     """Find the placement whose training step takes least, as far as time allows.
 
     Raises
@@ -121,7 +119,7 @@ def trained(
     return result
 
 
-def headline(found: "TrainingResult", at_work: bool) -> str:
+def headline(found: TrainingResult, at_work: bool) -> str:
     """Return in one line what was found, and how far it is proven."""
     if found.placement is None:
         return ""
@@ -134,7 +132,7 @@ def headline(found: "TrainingResult", at_work: bool) -> str:
     return f"{head}{state}: {far}"
 
 
-def facts(found: "TrainingResult", at_work: bool) -> list[str]:
+def facts(found: TrainingResult, at_work: bool) -> list[str]:
     """Return lines for a reader: tokens/s, idle share, what is recomputed."""
     if found.step is None:
         return [] if at_work else [found.reason or found.sentence]
@@ -172,7 +170,7 @@ class TrainingHalf(widgets.VBox):
 
     at_work = traitlets.Bool(False)
 
-    def __init__(self, controls: "MixControls") -> None:
+    def __init__(self, controls: MixControls) -> None:
         self._controls, begins = controls, TrainingValues()
         self.found: TrainingResult | None = None
         names = [("the best rule" if name == _BEST else name, name) for name in _SCHEDULES]
@@ -233,7 +231,7 @@ class TrainingHalf(widgets.VBox):
         if not stop.is_set():
             yield found
 
-    def _show(self, found: "TrainingResult", at_work: bool) -> None:
+    def _show(self, found: TrainingResult, at_work: bool) -> None:
         self.found = found
         self.words.say(*facts(found, at_work))
         step = found.step
