@@ -83,9 +83,8 @@ class Guess(Verdict):
         said, answer = str(mine).strip(), self.answer
         if said:
             html = f"<b>Your prediction:</b> {escape(said)}<br><b>Answer:</b> {escape(answer)}"
-            return Verdict(
-                f"your prediction: {said}\nanswer: {answer}", f"<p class='{NO_FORMULAS}'>{html}</p>"
-            )
+            text = f"your prediction: {said}\nanswer: {answer}"
+            return Verdict(text, f"<p class='{NO_FORMULAS}'>{html}</p>")
         todo = "Write your prediction between the quotes and run the cell."
         sign, colour = _SIGNS["not attempted yet"]
         html = (

@@ -66,9 +66,8 @@ def gantt(
     """
     instance("gantt", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
     marks = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
-    return figure_of(
-        gantt_parts(timeline, **checked(timeline, **marks, window=window, finding=finding))
-    )
+    options = checked(timeline, **marks, window=window, finding=finding)
+    return figure_of(gantt_parts(timeline, **options))
 
 
 def checked(timeline: Timeline, **options: Any) -> dict:

@@ -104,13 +104,10 @@ def plot_requests(served: Served) -> Figure:
     ]
     title = f"{counted(len(came), 'request')}: first tokens take {duration(np.mean(begun - came))} in the mean, "
     title += f"the last answer ends after {duration(max(times[-1]))}"
-    axes = {
-        "x": {"title": "time (s)"},
-        "y": lanes_axis([f"request {number}" for number in numbers]),
-    }
-    height = 160 + 20 * max(3, len(came))
+    lanes = lanes_axis([f"request {number}" for number in numbers])
+    height, note = 160 + 20 * max(3, len(came)), plain(served.sent)
     return figure_of(
-        finish(data, title, plain(served.sent), **axes, height=height, barmode="overlay")
+        finish(data, title, note, x="time (s)", y=lanes, height=height, barmode="overlay")
     )
 
 

@@ -91,10 +91,8 @@ def _points(sweep: Sweep, rows: list[dict], best: list[dict]) -> str:
         f"{len(rows):,} points, {len(best)} are beaten by none",
         *["all proven"] * all(row["status"] == "optimal" for row in rows),
     ]
-    parts += [
-        f"{how}: {number:,}"
-        for how, number in Counter(filter(None, map(_short_of_proof, sweep.rows))).items()
-    ]
+    unproven = Counter(filter(None, map(_short_of_proof, sweep.rows)))
+    parts += [f"{how}: {number:,}" for how, number in unproven.items()]
     parts += [] if sweep.complete else [f"{sweep.requested - len(sweep.rows):,} not reached"]
     return "; ".join(parts)
 

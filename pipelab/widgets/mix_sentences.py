@@ -69,9 +69,8 @@ def headline(answer: MixAnswer) -> tuple[str, str]:
     proof = "proven optimal" if result.status == "optimal" else f"{outcome_of(result).word}{far}"
     proof += f" for {result.runs_on}" if result.runs_on else ""
     if goal := result.objective:
-        proof = f"loses at most {goal.value:.1f}%" + (
-            ", proven least" if proof == "proven optimal" else ""
-        )
+        least = ", proven least" if proof == "proven optimal" else ""
+        proof = f"loses at most {goal.value:.1f}%{least}"
     stages = counted(len(result.placement), "stage")
     batch = f"a batch of {answer.problem.workload.batch_size} and " if result.batches else ""
     flight = f"{batch}{result.in_flight} in flight"

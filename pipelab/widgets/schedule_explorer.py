@@ -112,9 +112,8 @@ def _script(values: ScheduleValues, names: Sequence[str]) -> tuple[Script, list[
         order = public(schedule)(name, values.ranks, values.microbatches, *chunks)
         order = script.let("order", order)
         timelines.append(public(simulate)(order, costs.cut_for(order)))
-        script.lines.append(
-            f"{'timelines += ' if timelines[1:] else 'timelines = '}[{timelines[-1].text}]"
-        )
+        assigned = "timelines +=" if timelines[1:] else "timelines ="
+        script.lines.append(f"{assigned} [{timelines[-1].text}]")
     return script, timelines
 
 
@@ -272,9 +271,8 @@ class ScheduleExplorer(Explorer):
                 self.timelines += (timeline_for(values, name),)
             except PipelabError as error:
                 refused[name] = error
-        self.controls["kept"].disabled = not any(
-            timeline.columns.splits_backward for timeline in self.timelines
-        )
+        splits = any(timeline.columns.splits_backward for timeline in self.timelines)
+        self.controls["kept"].disabled = not splits
         if values.name in refused:
             self.timelines = ()
         self.words.value = ""

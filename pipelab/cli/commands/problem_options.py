@@ -91,9 +91,8 @@ class Wanted:
             Neither is given, or both, or an option that does not fit.
         """
         if case is None and not self.describes_model:
-            raise _refused(
-                "a case", None, "expected a case (see pipelab cases), or --model and --gpus"
-            )
+            expected = "expected a case (see pipelab cases), or --model and --gpus"
+            raise _refused("a case", None, expected)
         if self.phase == "mixed" and self.output_tokens is None:
             expected = "expected how many tokens are written per sequence, with --phase mixed"
             raise _refused("--output-tokens", None, expected)
@@ -209,9 +208,8 @@ def counts_of(text: str, known: "Mapping[str, GPUFacts]") -> dict[str, int]:
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.partition("="))
         if not equals or not (number.isascii() and number.isdigit() and len(number) <= 6):
-            raise _refused(
-                "--gpus", part, "expected TYPE=COUNT with counts up to 999999, such as a100=4,l4=8"
-            )
+            expected = "expected TYPE=COUNT with counts up to 999999, such as a100=4,l4=8"
+            raise _refused("--gpus", part, expected)
         kind = gpu_type(name, known)
         counts[kind] = counts.get(kind, 0) + int(number)
     if not any(counts.values()):

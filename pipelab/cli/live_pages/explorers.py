@@ -57,10 +57,8 @@ def schedules_page(path: str | Path, axes: Sequence[Axis], made_by: str) -> Path
     known = ScheduleValues.__dataclass_fields__
     for axis in axes:
         refuse_unknown("control of the schedule explorer", axis.name, known)
-    begin = {axis.name: axis.values[0] for axis in axes}
-    explorer = explore_schedules(
-        **{name: begin[name] for name in ("name", "other") if name in begin}
-    )
+    begin = {axis.name: axis.values[0] for axis in axes if axis.name in ("name", "other")}
+    explorer = explore_schedules(**begin)
 
     def answers() -> Iterator[Answer]:
         for position in positions("page", axes):
@@ -106,11 +104,8 @@ def mix_page(
         Ctrl-C. What is solved is kept.
     """
     path = path_of("page", path)
-    case_types = types_of(source) if source not in load_gpus() else ()
-    known = load_gpus()
-    types = [
-        axis.name if axis.name in case_types else gpu_type(axis.name, known) for axis in counts
-    ]
+    known, there = load_gpus(), types_of(source)
+    types = [axis.name if axis.name in there else gpu_type(axis.name, known) for axis in counts]
     axes = [*(Axis(name, axis.values) for name, axis in zip(types, counts, strict=True)), *values]
 
     def mix_of(position: Mapping[str, Any]) -> Mix:

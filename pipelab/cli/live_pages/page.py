@@ -58,9 +58,8 @@ def positions(what: str, axes: Sequence[Axis]) -> list[dict[str, Any]]:
         expected = f"expected at most {MOST_POSITIONS:,}; give shorter ranges"
         raise InvalidValue(what, [("combinations", f"{count:,}", expected)])
     names = [axis.name for axis in axes]
-    return [
-        dict(zip(names, values, strict=True)) for values in product(*(axis.values for axis in axes))
-    ]
+    combinations = product(*(axis.values for axis in axes))
+    return [dict(zip(names, values, strict=True)) for values in combinations]
 
 
 def write_page(
