@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from formulas import typeset_html
 from pipelab.cli.student import without_solutions
-from pipelab.figures.html_charts import figure_html
 from run_notebooks import WIDGET_STATES, executed
 
 if TYPE_CHECKING:
@@ -147,3 +146,21 @@ def figure_of_state(state: Mapping) -> dict | None:
     figure = json.loads(state["drawing"])
     look = {"template": json.loads(state["look"])} if state.get("look") else {}
     return {"data": figure["data"], "layout": figure["layout"] | look}
+
+
+def figure_html(figure: Mapping) -> str:
+    """Write the `data`, `layout` and `frames` of a figure as a part of a page that has loaded plotly.js."""
+    from plotly.io import to_html
+
+    layout = {name: value for name, value in figure.get("layout", {}).items() if name != "width"}
+    whole = {**figure, "layout": layout}  # as wide as the page
+    config = {"responsive": True, "displaylogo": False}
+    return to_html(
+        whole,
+        config,
+        auto_play=False,
+        include_plotlyjs=False,
+        full_html=False,
+        default_height="450px",
+        validate=False,
+    )

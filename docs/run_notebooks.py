@@ -37,13 +37,13 @@ def executed(notebook: "NotebookNode", name: str) -> "NotebookNode":
     import nbformat
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-    from pipelab.cli.kernel_client import notebook_client
+    from pipelab.cli.kernel_client import NotebookRunner
 
     # A figure is kept as its data alone, without a copy of plotly.js.
     environment = dict(os.environ, PLOTLY_RENDERER="plotly_mimetype")
     with tempfile.TemporaryDirectory() as scratch:
         notebook.cells.append(nbformat.v4.new_code_cell(_SETTLE))
-        client = notebook_client(
+        client = NotebookRunner(
             notebook, timeout=_LIMIT_S, resources={"metadata": {"path": scratch}}
         )
         try:

@@ -13,12 +13,13 @@ import numpy as np
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-else:  # for annotations: pandas itself is imported when the first frame is made
-    DataFrame = "DataFrame"
+    from plotly.graph_objects import Figure  # noqa: TID251 - the type alone
+else:  # for annotations: pandas and plotly are imported when the first frame or figure is made
+    DataFrame, Figure = "DataFrame", "Figure"
 
 __all__ = [
     "DOES_NOT_FIT", "KIND_COLOURS", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED",
-    "STOPPED", "DataFrame", "Outcome", "breakable", "coloured_rows", "counted", "data_frame",
+    "STOPPED", "DataFrame", "Figure", "Outcome", "breakable", "coloured_rows", "counted", "data_frame",
     "duration", "ended", "ending", "listed", "named", "number", "outcome_of", "outcome_of_row", "proven_among", "rate",
     "show_ids", "table",
 ]  # fmt: skip

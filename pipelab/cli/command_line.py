@@ -222,7 +222,3 @@ def grade(
         print(f"{test['score']:g}/{test['max_score']}  {test['name']}: {test['output']}")
     most = sum(test["max_score"] for test in result["tests"])
     print(f"{result['score']:g} of {most} points. {result['output']}")
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,3 @@ def main() -> None:
         print("pipelab: interrupted before it began", file=sys.stderr)
         sys.exit(130)
     run()
-
-
-if __name__ == "__main__":
-    main()

@@ -231,7 +231,7 @@ def _run(notebook: "NotebookNode", limit: float, each: float) -> str:
     """Run it; say why it stopped early, or nothing."""
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-    from pipelab.cli.kernel_client import notebook_client
+    from pipelab.cli.kernel_client import NotebookRunner
 
     began: list[float] = []  # with the first cell: a kernel may take its time to start
 
@@ -243,7 +243,7 @@ def _run(notebook: "NotebookNode", limit: float, each: float) -> str:
         return min(rest, each)
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        client = notebook_client(
+        client = NotebookRunner(
             notebook,
             timeout_func=left,
             interrupt_on_timeout=True,

@@ -3,15 +3,12 @@
 from collections import Counter
 from queue import Empty
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.channels import AsyncZMQSocketChannel
 from nbclient import NotebookClient
 from traitlets import Type
-
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
 
 _LOOK_AGAIN_S = 0.5
 _MOST_CHARACTERS_KEPT = 6_000_000  # characters of a cell's outputs: what else it shows is left out
@@ -40,7 +37,9 @@ class _KernelClient(AsyncKernelClient):
     shell_channel_class = Type(_Channel)
 
 
-class _NotebookClient(NotebookClient):
+class NotebookRunner(NotebookClient):
+    """Runs a notebook, as nbclient's `NotebookClient` does, whose options it takes; `.execute()` runs all cells."""
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._kept: Counter[int] = Counter()  # characters by cell
@@ -64,8 +63,3 @@ class _NotebookClient(NotebookClient):
     def stopped_by_hand(self) -> bool:
         """Whether Ctrl-C was pressed: nbclient then ends the kernel, and raises no KeyboardInterrupt."""
         return hasattr(self, "_async_cleanup_kernel_future")
-
-
-def notebook_client(notebook: "NotebookNode", **options: Any) -> _NotebookClient:
-    """Return nbclient's `NotebookClient` for a notebook, with its options; `.execute()` runs all cells."""
-    return _NotebookClient(notebook, **options)

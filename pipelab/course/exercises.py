@@ -12,14 +12,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
-from pipelab.display import NO_FORMULAS, number, table
+from pipelab.display import NO_FORMULAS, DataFrame, Figure, number, table
 from pipelab.errors import shown
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-    from plotly.graph_objects import Figure
 
 # Sign and colour of a verdict; each colour reads on white.
 _SIGNS = {
@@ -51,9 +47,6 @@ class Verdict:
     text: str
     html: str
     figure: Any = None
-
-    def __str__(self) -> str:
-        return self.text
 
     def __repr__(self) -> str:
         return self.text
@@ -90,9 +83,8 @@ class Guess(Verdict):
         said, answer = str(mine).strip(), self.answer
         if said:
             html = f"<b>Your prediction:</b> {escape(said)}<br><b>Answer:</b> {escape(answer)}"
-            return Verdict(
-                f"your prediction: {said}\nanswer: {answer}", f"<p class='{NO_FORMULAS}'>{html}</p>"
-            )
+            text = f"your prediction: {said}\nanswer: {answer}"
+            return Verdict(text, f"<p class='{NO_FORMULAS}'>{html}</p>")
         todo = "Write your prediction between the quotes and run the cell."
         sign, colour = _SIGNS["not attempted yet"]
         html = (
@@ -442,9 +434,8 @@ class Function:
             except (Exception, SystemExit) as error:  # whatever a reader's function raises
                 says, answer = f"yours gives {type(error).__name__}: {error}", None
                 says += "" if self.off else f", expected {self._expected(given)}"
-                hinted = not isinstance(
-                    error, TypeError | NameError | AttributeError
-                )  # the code itself
+                # these are about the code itself
+                hinted = not isinstance(error, TypeError | NameError | AttributeError)
             if says:
                 yield Failure(given, says, answer, hinted)
 

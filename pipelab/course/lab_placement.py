@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,14 +13,12 @@ from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Given
 from pipelab.course.pictures import Block, BlockRow, colour_of, plot_rows
 from pipelab.course.scored_labs import Lab, Try, problems
+from pipelab.display import Figure
 from pipelab.engine.answers import Result
 from pipelab.engine.solving import solve
 from pipelab.errors import shown
 from pipelab.figures.theme import NEUTRAL_LIGHT
 from pipelab.problem import Model, Problem, Workload
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 Stages = Sequence[tuple[int, int]]  # layers and GPU of each stage, in their order
 
@@ -144,7 +142,7 @@ def _why_not(given: Given, stages: Any) -> str:
     return "" if held == given.layers else f"that is {held} of {given.layers} layers"
 
 
-def _draw(tried: Try) -> "Figure":
+def _draw(tried: Try) -> Figure:
     """The longest of all stages and links, the slowest framed; where yours is not allowed, of the optimum."""
     given, stages = tried.given, tried.answer
     whose = "Yours"

@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
@@ -12,10 +12,8 @@ from scipy.optimize import LinearConstraint, linprog, milp
 from pipelab.course.exercises import Exercise, Given
 from pipelab.course.pictures import Block, BlockRow, colour_of, plot_rows
 from pipelab.course.scored_labs import Lab, Try, problems
+from pipelab.display import Figure
 from pipelab.errors import shown
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 Mix = tuple[int, ...]  # GPUs of each type in a pipeline
 
@@ -191,7 +189,7 @@ def _off(given: Given, answer: Any) -> str:
     return ""
 
 
-def _draw(tried: Try) -> "Figure":
+def _draw(tried: Try) -> Figure:
     """What the pipelines yield, and what the prices allow, beside the same of the best."""
     given, found = tried.given, generated(tried.given)
     pairs = {"best": (found.chosen, found.prices.tolist())}

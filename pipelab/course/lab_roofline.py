@@ -4,18 +4,16 @@ import math
 import random
 from functools import cache
 from statistics import mean
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy.optimize import least_squares
 
 from pipelab.course.exercises import Exercise, Given
 from pipelab.course.scored_labs import Lab, Try, problems
+from pipelab.display import Figure
 from pipelab.errors import shown
 from pipelab.figures.theme import NEUTRAL_LIGHT, new_figure
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 Work = tuple[float, float]  # operations and bytes
 _WORTH_IT = 3.0  # the baseline is off by at least so many times as much as the best
@@ -123,7 +121,7 @@ def _off(given: Timed, seconds: Any) -> str:
     return ""
 
 
-def _draw(tried: Try) -> "Figure":
+def _draw(tried: Try) -> Figure:
     """Predicted above true times, both on logarithmic axes; a right prediction is on the diagonal."""
     from pipelab.course.pictures import finish
 

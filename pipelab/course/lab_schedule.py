@@ -2,20 +2,18 @@
 
 import random
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pipelab.course.exercises import Exercise, Given
 from pipelab.course.n07 import Rows, off_rows, rows_within, run_rows
 from pipelab.course.pictures import plot_orders
 from pipelab.course.scored_labs import Lab, Try, problems
+from pipelab.display import Figure
 from pipelab.engine.best_schedules import BestSchedule, best_schedule
 from pipelab.engine.timeline import StageCosts
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import shown
 from pipelab.figures.gantts import plot_timelines
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _SECONDS = 20.0  # for a proof; most take a tenth of a second
 _WORTH_IT = 0.96  # a rule that is hardly longer takes at most this share of the baseline
@@ -118,7 +116,7 @@ def _off(given: Given, rows: Any) -> str:
     return off_rows(rows, "FIW", given.microbatches, given.room, _costs(given))
 
 
-def _draw(tried: Try) -> "Figure":
+def _draw(tried: Try) -> Figure:
     """Your schedule above the proven one; where yours cannot be run, its rows as they are listed."""
     given, rows = tried.given, tried.answer
     if tried.wrong:

@@ -5,9 +5,9 @@ Most of these are of the small inputs on which an answer is wrong.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pipelab.display import KIND_COLOURS
+from pipelab.display import KIND_COLOURS, Figure
 from pipelab.figures import theme
 from pipelab.figures.theme import (
     BOTTLENECK,
@@ -19,10 +19,6 @@ from pipelab.figures.theme import (
     plain,
     template,
 )
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # What every picture has
 
@@ -42,7 +38,7 @@ ARROW: dict[str, Any] = {"axref": "x", "ayref": "y", "showarrow": True, "text": 
 NAMES: dict[str, Any] = {"autorange": "reversed", "automargin": True}
 
 
-def finish(figure: "Figure", title: str, note: str = "", **layout: Any) -> "Figure":
+def finish(figure: Figure, title: str, note: str = "", **layout: Any) -> Figure:
     """Give a figure with its traces what `figures.theme.finish` gives to all: title, note, margins, axes.
 
     Parameters
@@ -62,7 +58,7 @@ def finish(figure: "Figure", title: str, note: str = "", **layout: Any) -> "Figu
     return figure.update_layout(made["layout"], template=template())
 
 
-def retitle(figure: "Figure", title: str, note: str) -> "Figure":
+def retitle(figure: Figure, title: str, note: str) -> Figure:
     """Give a finished figure another title and note."""
     return figure.update_layout(title=theme.finish([], title, note)["layout"]["title"])
 
@@ -78,14 +74,14 @@ def colour_of(number: int) -> str:
     return TYPE_COLOURS[number % len(TYPE_COLOURS)]
 
 
-def add_legend(figure: "Figure", colours: Mapping[str, str], **where: Any) -> None:
+def add_legend(figure: Figure, colours: Mapping[str, str], **where: Any) -> None:
     """Name colours in the legend, apart from the bars: one that is framed or red would mislead."""
     for name, colour in colours.items():
         figure.add_bar(name=plain(name), x=[None], y=[None], marker={"color": colour}, **where)
 
 
 def add_layers(
-    figure: "Figure", sizes: Sequence[int], colours: Sequence[str], hover: Sequence[str], **at: Any
+    figure: Figure, sizes: Sequence[int], colours: Sequence[str], hover: Sequence[str], **at: Any
 ) -> None:
     """Draw stages side by side, each as wide as its number of layers."""
     figure.add_bar(
@@ -106,7 +102,7 @@ def add_layers(
 
 
 def add_times(
-    figure: "Figure", ms: Sequence[float], colours: Sequence[str], hover: Sequence[str], **at: Any
+    figure: Figure, ms: Sequence[float], colours: Sequence[str], hover: Sequence[str], **at: Any
 ) -> None:
     """Draw a bar for each time in milliseconds; the longest are framed."""
     framed = [each * SAME >= max(ms) for each in ms]
@@ -133,7 +129,7 @@ def bars_of(
     texts: Sequence[str],
     hover: str = "",
     **look: Any,
-) -> "Figure":
+) -> Figure:
     """Draw a bar for each name, the first at the top, with a text at its end; to be finished.
 
     `hover` is a template; `look` is for the bars, such as `marker`.
@@ -174,7 +170,7 @@ class BlockRow(NamedTuple):
 
 def plot_rows(
     rows: Sequence[BlockRow], title: str, axis: str, note: str = "", limit: float | None = None
-) -> "Figure":
+) -> Figure:
     """One row above the other, to the same scale.
 
     Parameters
@@ -276,7 +272,7 @@ def plot_orders(
     finding: str,
     held: Sequence[float] = (),
     room: float = 0.0,
-) -> "Figure":
+) -> Figure:
     """A row of boxes per order; of a single one, what it holds below.
 
     Parameters
@@ -342,7 +338,7 @@ def plot_lines(
     marked: tuple[float, float] | None = None,
     *,
     ranges: Mapping[str, Sequence[tuple[float, float]]] | None = None,
-) -> "Figure":
+) -> Figure:
     """Lines with markers, and one point marked.
 
     Parameters
@@ -407,7 +403,7 @@ def plot_lines(
 
 def plot_what_fits(
     kept: Mapping[int, float], room: float, fewest: float, finding: str, axes: tuple[str, str]
-) -> "Figure":
+) -> Figure:
     """Draw what is kept against the room for it, with the first number that fits marked."""
     lines = {"kept": [*kept.values()], "room": [room] * len(kept)}
     at = (fewest, kept[int(fewest)]) if fewest in kept else None

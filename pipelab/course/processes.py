@@ -193,9 +193,8 @@ def _result(kind: str) -> str:
 
 def _process(job: Job, pipes: dict[int, Connection], parent: Connection, state: Any) -> None:
     """Run one stage; what the process of a stage does from its start to its end."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # an interrupt is the parent's, which ends this process
+    # an interrupt is the parent's, which ends this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         if job.circulating is None:
@@ -235,11 +234,8 @@ def _loop(source: str) -> Callable[[StageProcess], object]:
 
 def _told(error: Exception) -> str:
     """Return an error in one line, with the line of the reader's loop."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == _LOOP
-    ]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == _LOOP]
     where = f" (line {lines[-1]} of your loop)" if lines else ""
     return f"{type(error).__name__}: {error}{where}"
 
@@ -308,10 +304,8 @@ def run_jobs(jobs: Sequence[Job], timeout: float) -> tuple[list[Report], float]:
     parts = zip(jobs, pipes, (theirs for _, theirs in ends), states, strict=True)
     processes = [context.Process(target=_process, args=part, daemon=True) for part in parts]
     reports = [report for report, _ in ends]
-    with _ended(
-        processes,
-        [*reports, *(theirs for _, theirs in ends), *(p for of in pipes for p in of.values())],
-    ):
+    connections = [*(one for end in ends for one in end), *(p for of in pipes for p in of.values())]
+    with _ended(processes, connections):
         for process in processes:
             process.start()
         _heard(processes, reports, states, _STARTING)

@@ -1,22 +1,19 @@
 """Rows as tables to read in a notebook."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipelab.display import table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
+from pipelab.display import DataFrame, table
 
 
 @dataclass(frozen=True)
 class ShownTable:
     """A data frame that shows itself as `table` does."""
 
-    data: "DataFrame"
+    data: DataFrame
     digits: int = 4
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """The data frame."""
         return self.data
 

@@ -19,14 +19,11 @@ from pathlib import Path
 from statistics import mean
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pipelab.course.exercises import Function, Given, Seen
-from pipelab.display import counted
+from pipelab.display import Figure, counted
 from pipelab.errors import NotApplicable, PipelabError, shown
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 _KIT = str(Path(__file__).parents[1]) + os.sep
 # What starts another process, in which the kit could be asked all the same.

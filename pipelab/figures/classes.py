@@ -1,20 +1,16 @@
 """The classes of a cluster as a picture: bandwidth from every GPU to every other."""
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipelab.cluster import Cluster
+from pipelab.display import Figure
 from pipelab.engine.classes import gpu_classes
 from pipelab.figures.theme import BOTTLENECK, figure_of, finish, plain
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
-    from pipelab.cluster import Cluster
-
-
-def plot_classes(cluster: "Cluster") -> "Figure":
+def plot_classes(cluster: Cluster) -> Figure:
     """Draw the bandwidth from every GPU to every other, the GPUs of one class side by side and framed.
 
     Parameters

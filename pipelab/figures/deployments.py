@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
-from pipelab.display import counted, rate
+from pipelab.display import Figure, counted, rate
 from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.figures.placements import layer_axis
 from pipelab.figures.theme import (
@@ -19,15 +18,12 @@ from pipelab.figures.theme import (
 )
 from pipelab.placement import Stage, named_layers
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 _BAND_PIXELS = 44
 _LETTER_SHARE = 0.014  # of the width of all layers, for each letter of a name
 _Stages = Sequence[tuple[Stage, tuple[str, ...]]]  # each with the types of its GPUs
 
 
-def plot_deployment(deployment: Deployment) -> "Figure":
+def plot_deployment(deployment: Deployment) -> Figure:
     """Draw pipelines as bands: layers across, coloured by the type of GPU, identical pipelines once.
 
     Parameters

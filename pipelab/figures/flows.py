@@ -1,9 +1,8 @@
 """A flow as a picture: the layers that each stage holds, and what goes from stage to stage."""
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
-from pipelab.display import counted, rate
+from pipelab.display import Figure, counted, rate
 from pipelab.engine.flows.result import Flow
 from pipelab.figures.theme import (
     NEUTRAL,
@@ -18,16 +17,13 @@ from pipelab.figures.theme import (
 )
 from pipelab.placement import named_layers
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 _TALL_PIXELS, _LOW_PIXELS = 26, 15  # a row of few stages, and of many
 _MOST_TALL_ROWS = 16
 _WIDEST_LINK_PIXELS = 8
 _FEW_LAYERS = 20  # of which every number is written
 
 
-def plot_flow(flow: Flow) -> "Figure":
+def plot_flow(flow: Flow) -> Figure:
     """Draw a flow: layers across, stages down, and lines as wide as what they carry.
 
     Parameters
@@ -40,21 +36,6 @@ def plot_flow(flow: Flow) -> "Figure":
     plotly.graph_objects.Figure
         Hover gives each stage's rate, what it carries, and what it keeps in flight; a line ends at the
         layer at which microbatches enter.
-    """
-    return figure_of(flow_parts(flow))
-
-
-def flow_parts(flow: Flow) -> dict:
-    """Return the drawing of a flow, for `figure_of`.
-
-    Parameters
-    ----------
-    flow : Flow
-
-    Returns
-    -------
-    dict
-        "data": one trace of stages, one for each width of a line; and "layout".
     """
     stages, gpus, layers = flow.stages, flow.problem.cluster.gpus, flow.problem.model.layers
     types = [gpus[stage.gpus[0]].type for stage in stages]
@@ -92,7 +73,7 @@ def flow_parts(flow: Flow) -> dict:
         f"{plain(gpu_type)} · {', '.join(map(str, stage.gpus))}"
         for gpu_type, stage in zip(types, stages, strict=True)
     ]
-    return finish(
+    parts = finish(
         [bars, *lines],
         _title(flow),
         "a line goes from a stage's last layer to the next stage, as wide as what it carries",
@@ -107,6 +88,7 @@ def flow_parts(flow: Flow) -> dict:
         showlegend=False,
         bargap=0.15,
     )
+    return figure_of(parts)
 
 
 def _hovers(flow: Flow) -> list[str]:

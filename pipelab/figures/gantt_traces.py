@@ -1,16 +1,14 @@
 """The traces of a Gantt chart: actions, gaps, messages, the critical path, memory, a raster."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipelab.display import KIND_COLOURS
 from pipelab.engine.schedules.columns import IDLE, B, F, I, W
+from pipelab.engine.timeline.timeline import Timeline
 from pipelab.figures.theme import BOTTLENECK, bar, ink_on, line, room_for
-
-if TYPE_CHECKING:
-    from pipelab.engine.timeline.timeline import Timeline
 
 # One trace per entry: legend, kinds, colour, hatch. Hatches keep them apart in grey print.
 _TRACES = (
@@ -22,9 +20,8 @@ _TRACES = (
 _HATCH = {"fgcolor": "#66C4AB", "size": 5, "solidity": 0.25}  # pale enough for a number on it
 _PALE = "#F2F2F2"
 _IDLE = {"color": _PALE, "line": {"width": 0}}
-_PAGE_PIXELS = (
-    960  # of a page for a chart and the names of its lanes; numbers stay on one a little narrower
-)
+# Of a page for a chart and the names of its lanes; numbers stay on one a little narrower.
+_PAGE_PIXELS = 960
 _EVER = (-np.inf, np.inf)
 Window = tuple[float, float]
 
@@ -62,16 +59,14 @@ def numbered(colour: str, batch: np.ndarray, lane: np.ndarray, pixels: np.ndarra
     }
 
 
-def visible(timeline: "Timeline", window: Window | None) -> np.ndarray:
+def visible(timeline: Timeline, window: Window | None) -> np.ndarray:
     """Return the entries that take time and touch the window."""
     low, high = window or _EVER
     long = timeline.end > timeline.start
     return np.flatnonzero(long & (timeline.end > low) & (timeline.start < high))
 
 
-def action_traces(
-    timeline: "Timeline", chosen: np.ndarray, scale: float, labels: bool
-) -> list[dict]:
+def action_traces(timeline: Timeline, chosen: np.ndarray, scale: float, labels: bool) -> list[dict]:
     """Return one bar trace per kind of action that occurs; `scale` is in pixels per unit of time."""
     columns, unit = timeline.columns, timeline.costs.unit
     # the parts of a pair share their lane, forward above backward
@@ -122,7 +117,7 @@ def _shades(colour: str, chunk: np.ndarray, chunks: int) -> Any:
     return names[chunk]
 
 
-def _waits(timeline: "Timeline", entries: np.ndarray) -> list[str]:
+def _waits(timeline: Timeline, entries: np.ndarray) -> list[str]:
     """Say of each entry what it waited for last."""
     ranks = timeline.columns.rank
     before = ranks[timeline.waited_for[entries]]
@@ -137,7 +132,7 @@ def _waits(timeline: "Timeline", entries: np.ndarray) -> list[str]:
     ]
 
 
-def gap_trace(timeline: "Timeline", window: Window | None) -> dict:
+def gap_trace(timeline: Timeline, window: Window | None) -> dict:
     """Return idle time: before an action it says what it waits for, after the last that all is done."""
     low, high = window or _EVER
     ranks, end = timeline.schedule.ranks, timeline.makespan
@@ -165,7 +160,7 @@ def gap_trace(timeline: "Timeline", window: Window | None) -> dict:
     )
 
 
-def message_trace(timeline: "Timeline", window: Window | None) -> dict:
+def message_trace(timeline: Timeline, window: Window | None) -> dict:
     """Return a line for every message, from rank to rank, from when it leaves to when it is used."""
     low, high = window or _EVER
     rank, sent = timeline.columns.rank, timeline.messages
@@ -180,7 +175,7 @@ def broken(points: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack([*points, np.full(len(points[0]), np.nan)], axis=1).ravel()
 
 
-def critical_path_trace(timeline: "Timeline") -> dict:
+def critical_path_trace(timeline: Timeline) -> dict:
     """Return the chain that decides the makespan: a black line along the lower edge of its bars."""
     path = timeline.critical_entries
     times = np.stack([timeline.start[path], timeline.end[path]], axis=1).ravel()
@@ -188,7 +183,7 @@ def critical_path_trace(timeline: "Timeline") -> dict:
     return line("critical path", times, lanes, BOTTLENECK, 4)
 
 
-def memory_traces(timeline: "Timeline") -> list[dict]:
+def memory_traces(timeline: Timeline) -> list[dict]:
     """Return activation memory over time: of a few ranks each, else the highest and lowest peak."""
     ranks, peaks = timeline.schedule.ranks, timeline.peak_memory
     ends = sorted({int(np.argmax(peaks)), int(np.argmin(peaks))})
@@ -219,9 +214,7 @@ COLUMNS = 1800  # about as many as a wide figure has pixels
 _SHOWN = (("idle", (IDLE,), _PALE), *(entry[:3] for entry in _TRACES))
 
 
-def busiest_kind(
-    timeline: "Timeline", low: float, high: float, columns: int = COLUMNS
-) -> np.ndarray:
+def busiest_kind(timeline: Timeline, low: float, high: float, columns: int = COLUMNS) -> np.ndarray:
     """Return what takes most of every column of time, for every rank.
 
     Returns
@@ -258,7 +251,7 @@ def lane_lines(ranks: int) -> dict:
     return {"type": "path", "path": path, "xref": "paper", "yref": "y", "line": line}
 
 
-def raster_trace(timeline: "Timeline", window: Window | None, columns: int = COLUMNS) -> dict:
+def raster_trace(timeline: Timeline, window: Window | None, columns: int = COLUMNS) -> dict:
     """Return a heatmap of `busiest_kind` with one colour per kind."""
     low, high = window or (0.0, timeline.makespan)
     n = len(_SHOWN)

@@ -1,17 +1,14 @@
 """Timelines as Gantt charts: a lane per rank, one trace per kind of action; long ones as rasters."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipelab.display import counted, listed, number
+from pipelab.display import Figure, counted, listed, number
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue
 from pipelab.fields import Flag, checked_value, instance, is_list, is_real
 from pipelab.figures import gantt_traces as traces
 from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a second
 MOST_CHARTS = 6
@@ -29,7 +26,7 @@ def gantt(
     memory: bool = False,
     critical_path: bool = False,
     finding: str | None = None,
-) -> "Figure":
+) -> Figure:
     """Draw when every rank does what: a bar per action, or of more than 6,000 a raster of what takes most of the time.
 
     Parameters
@@ -69,9 +66,8 @@ def gantt(
     """
     instance("gantt", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
     marks = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
-    return figure_of(
-        gantt_parts(timeline, **checked(timeline, **marks, window=window, finding=finding))
-    )
+    options = checked(timeline, **marks, window=window, finding=finding)
+    return figure_of(gantt_parts(timeline, **options))
 
 
 def checked(timeline: Timeline, **options: Any) -> dict:
@@ -189,7 +185,7 @@ def within(timeline: Timeline, seen: Sequence[float]) -> tuple[float, float]:
     return low, max(min(high, timeline.makespan), low * (1 + 1e-9) + 1e-12)
 
 
-def plot_timelines(timelines: Mapping[str, Timeline], *, finding: str | None = None) -> "Figure":
+def plot_timelines(timelines: Mapping[str, Timeline], *, finding: str | None = None) -> Figure:
     """Draw Gantt charts one below the other on one time axis.
 
     Parameters
@@ -276,14 +272,9 @@ def timelines_parts(
 def _labelled(timelines: Mapping[str, Timeline]) -> dict[str, Timeline]:
     """Return timelines by label; of two with one name only one would be seen."""
     named = isinstance(timelines, Mapping)
-    several: Any = timelines.values() if named else timelines if is_list(timelines) else ()
-    found: list[Timeline] = list(several)
-    wrong = next((t for t in found if not isinstance(t, Timeline)), None)
-    if wrong is not None or not (named or is_list(timelines)):
-        expected = "expected Timelines, or a mapping of label to Timeline"
-        expected += "; make them with pl.simulate(...)"
-        given = timelines if wrong is None else wrong
-        raise InvalidValue("plot_timelines", [("timelines", given, expected)])
+    several = timelines.values() if named else timelines if is_list(timelines) else [timelines]
+    remedy = "Timelines, or a mapping of label to Timeline; make them with pl.simulate(...)"
+    found = [instance("plot_timelines", "timelines", one, Timeline, remedy) for one in several]
     labels = [str(label) for label in timelines] if named else [t.schedule.name for t in found]
     for label in labels:
         if labels.count(label) > 1:

@@ -1,4 +1,4 @@
-"""What a page needs for charts: plotly.js, the package's template, drawings as JSON or as HTML.
+"""What a page needs for charts: plotly.js, the package's template, drawings as JSON.
 
 A FigureWidget checks every property of every drawing, sends all of plotly.js with every chart, and
 has the page send back what it made of each change. A live chart (`pipelab.widgets.chart`) sends one
@@ -7,16 +7,13 @@ text and gets back no more than the part that is zoomed to.
 
 import base64
 import json
-from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from pipelab.display import Figure
 from pipelab.figures.theme import as_dict, template
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 
 @cache
@@ -64,21 +61,3 @@ def _encode(value: Any) -> Any:
     text = base64.b64encode(np.ascontiguousarray(value, dtype="<" + kind).tobytes()).decode("ascii")
     shape = {"shape": ",".join(map(str, value.shape))} if value.ndim > 1 else {}
     return {"dtype": kind, "bdata": text} | shape
-
-
-def figure_html(figure: Mapping) -> str:
-    """Write the `data`, `layout` and `frames` of a figure as a part of a page that has loaded plotly.js."""
-    from plotly.io import to_html
-
-    layout = {name: value for name, value in figure.get("layout", {}).items() if name != "width"}
-    whole = {**figure, "layout": layout}  # as wide as the page
-    config = {"responsive": True, "displaylogo": False}
-    return to_html(
-        whole,
-        config,
-        auto_play=False,
-        include_plotlyjs=False,
-        full_html=False,
-        default_height="450px",
-        validate=False,
-    )

@@ -1,19 +1,13 @@
 """The steady rate of a placement's pipeline against microbatches in flight."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from pipelab.display import counted, duration, rate
+from pipelab.display import Figure, counted, duration, rate
+from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain, points
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
-    from pipelab.engine.timeline.placement_timelines import PlacedTimeline
-
-
-def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
+def plot_in_flight(placed: PlacedTimeline) -> Figure:
     """Draw the steady rate against microbatches in flight: simulated points, the rate, the bound.
 
     Parameters
@@ -63,7 +57,7 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
     return figure_of(finish(data, title, note, x=across, y=down, height=420, annotations=[arrow]))
 
 
-def _finding(placed: "PlacedTimeline", too_few: bool) -> tuple[str, str]:
+def _finding(placed: PlacedTimeline, too_few: bool) -> tuple[str, str]:
     """Return title and note; `too_few` if memory does not hold as many as are needed."""
     name, needed = plain(placed.problem.name), placed.in_flight_needed
     full = rate(placed.predicted_rate)

@@ -1,14 +1,12 @@
 """Layers in time: what one takes, by what it does."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from pipelab.display import Figure
 from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, line, plain, template
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 # What is drawn: its colour, dash and width. "reading" is all that has to be moved.
 _LINES = {
@@ -20,7 +18,7 @@ _LINES = {
 _LEAST_SHARE_DRAWN = 0.01  # of the time to read: not drawn, as it would only be a corner of a line
 
 
-def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Figure":
+def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> Figure:
     """Draw the time of one layer against the new tokens of a pass: computing, reading, the crossing.
 
     Parameters

@@ -1,30 +1,11 @@
 """Placements of one problem as bars against the proven optimum, marked by outcome."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from pipelab.display import (
-    NOT_PROVEN,
-    OUTCOMES,
-    REFUSED,
-    Outcome,
-    named,
-    outcome_of,
-    rate,
-)
-from pipelab.figures.theme import (
-    BOTTLENECK,
-    finish,
-    folded,
-    ink_on,
-    line,
-    plain,
-    points,
-    rows,
-)
-
-if TYPE_CHECKING:
-    from pipelab.engine.answers import Result
+from pipelab.display import NOT_PROVEN, OUTCOMES, REFUSED, Outcome, named, outcome_of, rate
+from pipelab.engine.answers import Result
+from pipelab.figures.theme import BOTTLENECK, finish, folded, ink_on, line, plain, points, rows
 
 _LEAST_ROWS = 6  # rows that a chart on a page has room for, so that it keeps its height
 
@@ -38,7 +19,7 @@ class MethodRow(NamedTuple):
     note: str = ""  # without a rate: why; else what hovering shows
 
 
-def row_of(name: str, result: "Result") -> MethodRow:
+def row_of(name: str, result: Result) -> MethodRow:
     """Return a result as a row."""
     return MethodRow(name, result.throughput, outcome_of(result), result.reason)
 

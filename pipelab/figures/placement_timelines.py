@@ -1,10 +1,9 @@
 """A placement's pipeline in serving: a lane for every stage and link, over time."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from pipelab.display import KIND_COLOURS, rate
+from pipelab.display import KIND_COLOURS, Figure, rate
+from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 from pipelab.figures.gantt_traces import (
     broken,
     idle,
@@ -17,15 +16,10 @@ from pipelab.figures.gantts import MOST_BARS
 from pipelab.figures.placements import first_of
 from pipelab.figures.theme import BOTTLENECK, WRONG, bar, figure_of, finish, line, plain, rows
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-    from pipelab.engine.timeline.placement_timelines import PlacedTimeline
-
 _MOST_LANES = 48  # with a label each
 
 
-def placed_gantt(placed: "PlacedTimeline", *, links: bool = True) -> "Figure":
+def placed_gantt(placed: PlacedTimeline, *, links: bool = True) -> Figure:
     """Draw when every stage and link of a placement works on which microbatch.
 
     Parameters
@@ -49,7 +43,7 @@ def placed_gantt(placed: "PlacedTimeline", *, links: bool = True) -> "Figure":
 class _Lanes:
     """The lanes that are drawn of a pipeline, and the traversals (`passes`) that are."""
 
-    def __init__(self, placed: "PlacedTimeline", links: bool) -> None:
+    def __init__(self, placed: PlacedTimeline, links: bool) -> None:
         self.placed, lanes = placed, len(placed.lanes)
         # not even two rounds could be drawn bar by bar
         rounds = min(placed.microbatches, 2 * placed.in_flight)

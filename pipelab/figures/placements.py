@@ -1,11 +1,11 @@
 """A placement as a picture: layers across, GPUs down in pipeline order, the bottleneck framed."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.display import DOES_NOT_FIT, counted, rate
+from pipelab.display import DOES_NOT_FIT, Figure, counted, rate
 from pipelab.engine.answers import Result, placement_in
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
@@ -23,15 +23,10 @@ from pipelab.figures.theme import (
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem, fits_in
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 _MOST_GPUS_DRAWN_IDLE = 16  # of more GPUs, those without a stage are left out
 _TALL_PIXELS, _LOW_PIXELS = 26, 11  # a row of few GPUs, and of many
-_NAMED_SHARE, _INSIDE_SHARE = (
-    1 / 14,
-    1 / 60,
-)  # of all layers: room for "stage 1", and for its number
+# Of all layers: room for "stage 1", and for its number.
+_NAMED_SHARE, _INSIDE_SHARE = 1 / 14, 1 / 60
 
 
 class _StageBlock(NamedTuple):
@@ -80,12 +75,12 @@ def what_limits(evaluation: Evaluation) -> str:
     return f"limited by {evaluation.in_flight} in flight, where {full}; {slowest}"
 
 
-def plot_result(result: Result) -> "Figure":
+def plot_result(result: Result) -> Figure:
     """Draw the placement of a result, as `plot_placement` does."""
     return plot_placement(result.problem, result)
 
 
-def plot_placement(problem: Problem, placement: Placement | Result | None = None) -> "Figure":
+def plot_placement(problem: Problem, placement: Placement | Result | None = None) -> Figure:
     """Draw a placement: layers across, GPUs down, a block per GPU of a stage, the bottleneck framed.
 
     Parameters

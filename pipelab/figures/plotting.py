@@ -5,9 +5,10 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.display import Figure
+from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.figures.classes import plot_classes
 from pipelab.figures.deployments import plot_deployment
 from pipelab.figures.flows import plot_flow
@@ -19,9 +20,6 @@ from pipelab.figures.predictions import plot_against_measured, plot_calibration
 from pipelab.figures.served import plot_percentiles, plot_requests, plot_way
 from pipelab.figures.sweeps_and_trade_offs import plot_sweep, plot_trade_off
 from pipelab.figures.training_step import training_gantt
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 __all__ = ["FIGURES", "plot"]
 
@@ -44,7 +42,7 @@ FIGURES: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
-def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
+def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> Figure:
     """Draw the figure of an object.
 
     Parameters
@@ -80,15 +78,14 @@ def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
     'Figure'
     """
     kinds = _kinds(x)
-    if kind and kind not in kinds:
-        raise UnknownName(f"this object has no {kind!r} figure; {nearest(kind, kinds)}")
-    function = kinds[kind or next(iter(kinds))]
+    kind = kind or next(iter(kinds))
+    refuse_unknown("figure of this object named", kind, kinds)
+    function = kinds[kind]
     signature = inspect.signature(function)
     known = list(signature.parameters)[1:]
     if "options" not in known:  # else the function hands them on, and says what does not fit
         for option in options:
-            if option not in known:
-                raise UnknownName(f"this figure has no option {option!r}; {nearest(option, known)}")
+            refuse_unknown("option of this figure named", option, known)
     try:
         signature.bind(x, *others, **options)
     except TypeError as error:

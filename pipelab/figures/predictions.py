@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
+from pipelab.display import Figure
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import BOTTLENECK, GRID, figure_of, finish, line, plain, points
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
-    from plotly.graph_objects import Figure
 
     from pipelab.hardware.calibration import Calibration
 
@@ -16,7 +16,7 @@ _ENGINES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#
 _APART = 0.09  # height between the engines' rows of points in one group
 
 
-def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Figure":
+def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> Figure:
     """Draw by how much each predicted time is off, by phase and GPUs that cut a layer.
 
     Parameters

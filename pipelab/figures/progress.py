@@ -3,13 +3,9 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.figures.theme import TYPE_COLOURS, finish, line
-
-if TYPE_CHECKING:
-    pass
 
 _BOUND, _BEST = TYPE_COLOURS[:2]
 

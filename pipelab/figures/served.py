@@ -1,10 +1,8 @@
 """What requests wait for: times by percentile, the first requests one by one, and the way of one through the lanes."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from pipelab.display import counted, duration
+from pipelab.display import Figure, counted, duration
 from pipelab.engine.serving.served import Served
 from pipelab.errors import InvalidValue
 from pipelab.fields import Natural, checked_value
@@ -20,9 +18,6 @@ from pipelab.figures.theme import (
     plain,
 )
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 _WAITS, _READS, _WRITES = "until admitted", "until the first token", "until the last token"
 _COLOURS = {_WAITS: NEUTRAL_LIGHT, _READS: TYPE_COLOURS[0], _WRITES: TYPE_COLOURS[1]}
 _TIMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "waiting_ms": _WAITS}
@@ -31,7 +26,7 @@ _MOST_REQUESTS = 40
 _MOST_BARS = 1000  # of one request's way
 
 
-def plot_percentiles(served: Served) -> "Figure":
+def plot_percentiles(served: Served) -> Figure:
     """Draw TTFT, TPOT and the time until admission against the percentile, and the limits of the plan.
 
     Parameters
@@ -82,7 +77,7 @@ def _answered(served: Served) -> np.ndarray:
     return answered
 
 
-def plot_requests(served: Served) -> "Figure":
+def plot_requests(served: Served) -> Figure:
     """Draw the first forty requests that memory holds: until they are admitted, have a first token, have the last.
 
     Parameters
@@ -109,17 +104,14 @@ def plot_requests(served: Served) -> "Figure":
     ]
     title = f"{counted(len(came), 'request')}: first tokens take {duration(np.mean(begun - came))} in the mean, "
     title += f"the last answer ends after {duration(max(times[-1]))}"
-    axes = {
-        "x": {"title": "time (s)"},
-        "y": lanes_axis([f"request {number}" for number in numbers]),
-    }
-    height = 160 + 20 * max(3, len(came))
+    lanes = lanes_axis([f"request {number}" for number in numbers])
+    height, note = 160 + 20 * max(3, len(came)), plain(served.sent)
     return figure_of(
-        finish(data, title, plain(served.sent), **axes, height=height, barmode="overlay")
+        finish(data, title, note, x="time (s)", y=lanes, height=height, barmode="overlay")
     )
 
 
-def plot_way(served: Served, *, request: int | None = None) -> "Figure":
+def plot_way(served: Served, *, request: int | None = None) -> Figure:
     """Draw where one request is when: a row for each stage and link, a bar for each time that it is there.
 
     Parameters

@@ -2,16 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipelab.display import STOPPED, ended_row, outcome_of_row, rate
+from pipelab.display import STOPPED, Figure, ended_row, outcome_of_row, rate
+from pipelab.engine.methods.trade_offs import TradeOff
+from pipelab.engine.sweeps.run import Sweep
 from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-    from pipelab.engine.methods.trade_offs import TradeOff
-    from pipelab.engine.sweeps.run import Sweep
 
 _REST_COLOUR = "#999999"
 _BEST_COLOUR_AND_SIZE = (TYPE_COLOURS[0], 10)
@@ -29,7 +25,7 @@ def _unit(name: str) -> str:
     return plain(_UNITS.get(name, name.replace("usd_", "$ ").replace("_", " ")))
 
 
-def plot_sweep(sweep: "Sweep") -> "Figure":
+def plot_sweep(sweep: Sweep) -> Figure:
     """Draw the throughput of every point against what is paid: dollars per hour, or GPUs where no GPU has a price.
 
     Parameters
@@ -79,26 +75,24 @@ def _unbeaten(rows: list[dict], x: str, y: str) -> list[dict]:
     return front
 
 
-def _point(sweep: "Sweep", row: dict) -> str:
+def _point(sweep: Sweep, row: dict) -> str:
     """Return the values of a point; numbers of GPUs that are 0 are left out."""
     return plain(", ".join(f"{name} = {row[name]}" for name in sweep.names if row[name] != 0))
 
 
-def _best_of(sweep: "Sweep", best: list[dict]) -> str:
+def _best_of(sweep: Sweep, best: list[dict]) -> str:
     if not best:
         return f"None of {sweep.requested:,} points has a placement"
     return f"{rate(best[-1]['throughput_tokens_per_s'])} at most, with {_point(sweep, best[-1])}"
 
 
-def _points(sweep: "Sweep", rows: list[dict], best: list[dict]) -> str:
+def _points(sweep: Sweep, rows: list[dict], best: list[dict]) -> str:
     parts = [
         f"{len(rows):,} points, {len(best)} are beaten by none",
         *["all proven"] * all(row["status"] == "optimal" for row in rows),
     ]
-    parts += [
-        f"{how}: {number:,}"
-        for how, number in Counter(filter(None, map(_short_of_proof, sweep.rows))).items()
-    ]
+    unproven = Counter(filter(None, map(_short_of_proof, sweep.rows)))
+    parts += [f"{how}: {number:,}" for how, number in unproven.items()]
     parts += [] if sweep.complete else [f"{sweep.requested - len(sweep.rows):,} not reached"]
     return "; ".join(parts)
 
@@ -111,7 +105,7 @@ def _short_of_proof(row: Mapping[str, Any]) -> str:
     return f"{ended_row(row)}, no placement" if alone else ended_row(row)
 
 
-def plot_trade_off(curve: "TradeOff") -> "Figure":
+def plot_trade_off(curve: TradeOff) -> Figure:
     """Draw throughput, or requests/s, against GPUs, dollars or times, as steps: nothing better exists between.
 
     Parameters
@@ -151,7 +145,7 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
     return figure_of(finish([steps, points], title, note, x=across, y=down, showlegend=False))
 
 
-def _note(curve: "TradeOff") -> str:
+def _note(curve: TradeOff) -> str:
     """Say how much is proven, and in what time."""
     proven, points = sum(p.status == "optimal" for p in curve.points), len(curve.points)
     if proven == points:
@@ -163,31 +157,29 @@ def _note(curve: "TradeOff") -> str:
     return f"{note}; between two points nothing better exists" if points else note
 
 
-def _end(curve: "TradeOff", x: list[float]) -> float:
+def _end(curve: TradeOff, x: list[float]) -> float:
     """Return where the last step ends: more than the last point costs buys nothing; the cluster ends the axis."""
     if curve.against not in _ADDING_UP:
         return x[-1] * 1.15 if len(x) == 1 else x[-1] + 0.15 * (x[-1] - x[0])
     gpus = curve.problem.cluster.gpus
-    return (
-        float(len(gpus)) if curve.against == "gpus" else sum(gpu.usd_per_hour or 0 for gpu in gpus)
-    )
+    return sum(1.0 if curve.against == "gpus" else gpu.usd_per_hour or 0.0 for gpu in gpus)
 
 
-def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float], what: str) -> str:
+def _finding(curve: TradeOff, unit: str, x: list[float], y: list[float], what: str) -> str:
     name = plain(curve.problem.name)
     if not x:
-        return (
-            f"{name}: no placement exists"
-            if curve.complete
-            else f"{name}: no point was proven in time"
-        )
+        none = "no placement exists" if curve.complete else "no point was proven in time"
+        return f"{name}: {none}"
     if curve.against in _ADDING_UP:
         best = max((b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True)))[1]
         return f"{name}: {rate(y[-1], what)} at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
-    if len(x) == 1 and not curve.complete:
-        return f"{name}: stopped early with one placement, {rate(y[0], what)} at {x[0]:.4g} {unit}"
     if len(x) == 1:
-        return f"{name}: one placement is best in both, {rate(y[0], what)} at {x[0]:.4g} {unit}"
+        one = (
+            "one placement is best in both"
+            if curve.complete
+            else "stopped early with one placement"
+        )
+        return f"{name}: {one}, {rate(y[0], what)} at {x[0]:.4g} {unit}"
     least = {
         "usd_per_million_tokens": "cheapest",
         "seconds_per_pass": "lowest-latency",

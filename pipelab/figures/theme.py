@@ -7,14 +7,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from pipelab.display import DOES_NOT_FIT
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from pipelab.display import DOES_NOT_FIT, Figure
 
 TYPE_COLOURS = (
     "#0072B2",
@@ -246,14 +243,14 @@ def _axis(axis: "str | Mapping") -> dict:
     return properties | ({"title": {"text": title}} if title else {})
 
 
-def new_figure() -> "Figure":
+def new_figure() -> Figure:
     """Return a figure without traces; plotly is imported only now, since that takes a moment."""
     import plotly.graph_objects as go
 
     return go.Figure()
 
 
-def figure_of(parts: "dict | Figure") -> "Figure":
+def figure_of(parts: "dict | Figure") -> Figure:
     """Return a drawing as a still figure, checked by plotly, in the package's template.
 
     Returns

@@ -1,10 +1,11 @@
 """A placement's training step: the schedule's chart, and what every GPU holds over time."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from pipelab.display import DOES_NOT_FIT, counted
+from pipelab.display import DOES_NOT_FIT, Figure, counted
+from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.evaluation import tally
 from pipelab.figures.gantts import checked, gantt_parts
 from pipelab.figures.theme import (
@@ -17,17 +18,12 @@ from pipelab.figures.theme import (
     room_for,
 )
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-    from pipelab.engine.timeline.placement_timelines import TrainingTimeline
-
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _MOST_COLOURED_LINES = 12  # in colour; of more ranks, those that come nearest to their memory
 _GREY = "#C8C8C8"
 
 
-def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
+def training_gantt(training: TrainingTimeline, **options: Any) -> Figure:
     """Draw `pl.gantt` of a placement's training step, its ranks named by what they hold.
 
     Parameters
@@ -56,13 +52,13 @@ def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
     return figure_of(parts)
 
 
-def training_gantt_parts(training: "TrainingTimeline", **options: Any) -> dict:
+def training_gantt_parts(training: TrainingTimeline, **options: Any) -> dict:
     """Return the drawing of `training_gantt`, whose options are not checked here."""
     names = [plain(label) for label in training.labels]
     return gantt_parts(training.timeline, **options, names=names)
 
 
-def training_memory_parts(training: "TrainingTimeline") -> dict:
+def training_memory_parts(training: TrainingTimeline) -> dict:
     """Return what the fullest GPU of every rank holds during a step, as a share of its memory.
 
     Parameters
@@ -124,7 +120,7 @@ def training_memory_parts(training: "TrainingTimeline") -> dict:
 
 
 def _held(
-    training: "TrainingTimeline", rank: int, limit: float, named: bool, colours: dict[str, str]
+    training: TrainingTimeline, rank: int, limit: float, named: bool, colours: dict[str, str]
 ) -> dict:
     """Return state and activations of one rank over time, in percent of its GPU's memory."""
     timeline, report = training.timeline, training.evaluation.stages[rank]

@@ -1,16 +1,14 @@
 """A chart that stays on the page: a new drawing takes the place of the old one, and the width is the page's."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anywidget
 import traitlets
 
+from pipelab.display import Figure
 from pipelab.figures.html_charts import as_json, template_json
 from pipelab.figures.theme import figure_of
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 
 class LiveChart(anywidget.AnyWidget):
@@ -54,7 +52,7 @@ class LiveChart(anywidget.AnyWidget):
             self.drawing = as_json(parts)
 
     @property
-    def figure(self) -> "Figure":
+    def figure(self) -> Figure:
         """What is drawn, as a still plotly Figure of its own: to keep, to save, to look into."""
         if self._figure is None:
             self._figure = figure_of(self.parts)

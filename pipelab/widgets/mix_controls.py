@@ -159,11 +159,7 @@ class MixControls(traitlets.HasTraits):
         self.fields["costs"].options = self._costs(mix)
         for name in _NUMBERS:
             self.fields[name].options = _numbers(name, mix)
-        speeds = (
-            _SPEEDS
-            if mix.within is None
-            else {mix.within: f"loses least within ±{mix.within}"} | _SPEEDS
-        )
+        speeds = {mix.within or _NOT_SET: f"loses least within ±{mix.within}"} | _SPEEDS
         self.fields["within"].options = [(words, value) for value, words in speeds.items()]
         for name in ("in_flight", "gpus_per_stage"):
             self.fields[name].max = max(self.fields[name].max, getattr(mix, name) or 0)
@@ -180,13 +176,9 @@ class MixControls(traitlets.HasTraits):
 
         And the plan that loses least, which is not sought within limits or an engine's rules.
         """
-        phase = self.fields["phase"].value
-        for name, without in (
-            ("tpot_ms", "prefill"),
-            ("ttft_ms", "decode"),
-            ("output_tokens", "prefill"),
-        ):
-            self.fields[name].disabled = phase == without
+        without = {"tpot_ms": "prefill", "ttft_ms": "decode", "output_tokens": "prefill"}
+        for name, phase in without.items():
+            self.fields[name].disabled = self.fields["phase"].value == phase
         limits = [self.fields[name] for name in _GROUPS["Limits for requests"]]
         ruled = any(limit.value and not limit.disabled for limit in limits)
         self.fields["within"].disabled = ruled or self.fields["runs_on"].value is not None

@@ -19,7 +19,7 @@ from pipelab.figures.placements import placement_parts
 from pipelab.widgets import mix_sentences as words
 from pipelab.widgets.background import Beside, outcome
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.explorer_parts import Busy, CopyCode, Explorer, Words, shared
+from pipelab.widgets.explorer_parts import RELEASED, Busy, CopyCode, Explorer, Words, shared
 from pipelab.widgets.mix_answers import (
     CHOOSE_S,
     MixAnswer,
@@ -29,10 +29,10 @@ from pipelab.widgets.mix_answers import (
     one_gpu_per_stage,
     one_more,
     other_plans,
+    own_plan,
     solve_mix,
 )
 from pipelab.widgets.mix_controls import MixControls
-from pipelab.widgets.mix_own_plan import OwnPlan
 from pipelab.widgets.mix_values import Mix, beginning, code_of
 
 _FIRST_S = 0.2  # for a first answer where the batch is chosen, too
@@ -41,6 +41,58 @@ _LIMIT_S = 30.0  # for one optimum; without a proof by then, the best placement 
 _BUDGET_PER_TYPE_S = 5.0  # for every type of which one more is tried
 _IDLE_S = 0.6  # without a change before that begins
 _SINGLE_PIPELINE_HEAD = "<b>The best single pipeline</b>, which the rest of this page is about"
+
+
+class OwnPlan(widgets.VBox):
+    """A field for the layers of each stage of the reader's own plan. Within limits on times there are no plans by hand.
+
+    Attributes
+    ----------
+    score : Score or None
+        Of the plan, None while it is the optimum; observe it to follow it.
+    """
+
+    score = traitlets.Any(None)
+
+    def __init__(self) -> None:
+        self._optimum: list[int] = []
+        self.answer: MixAnswer | None = None
+        self.layers = widgets.Text(description="layers of each stage", **RELEASED)
+        self.back = widgets.Button(description="back to the optimum", layout={"width": "170px"})
+        self.why = Words()
+        head = widgets.HTML(
+            "<b>Your own plan</b>: type the layers of each stage. "
+            "Further stages get one GPU each, unused GPUs first; 0 leaves out a stage's GPUs."
+        )
+        super().__init__([head, self.layers, self.back, self.why])
+        self.layers.observe(self._typed, "value")
+        self.back.on_click(lambda _button: self.begin(self.answer))
+
+    def begin(self, answer: MixAnswer | None) -> None:
+        """Start from the optimum of an answer; None where the values contradict each other."""
+        self.answer = answer
+        placement = answer.result.placement if answer else None
+        self._optimum = [len(stage.layers) for stage in placement.stages] if placement else []
+        within_limits = answer is not None and bool(answer.mix.limits)
+        self.layers.disabled = self.back.disabled = placement is None or within_limits
+        self.layers.value = ",".join(map(str, self._optimum))
+        self.why.value = ""
+        self.score = None
+
+    def _typed(self, change: Mapping[str, Any]) -> None:
+        """Score what is typed; the optimum's layers return to the optimum."""
+        if self.layers.disabled:
+            return
+        problem = given(self.answer).problem
+        try:
+            layers = words.parse_layers(change["new"], len(problem.cluster), problem.model.layers)
+        except PipelabError as error:
+            self.why.explain(error)
+            return
+        self.why.value = ""
+        stages = layers[: max(i for i, count in enumerate(layers, 1) if count)]
+        mine = list(stages) != self._optimum
+        self.score = own_plan(given(self.answer), stages) if mine else None
 
 
 class MixExplorer(Explorer):
@@ -69,7 +121,7 @@ class MixExplorer(Explorer):
         self.busy = Busy()
         self.controls = MixControls(mix, simple, self.busy)
         self.panel, self.own = self.controls.panel, OwnPlan()
-        self.panel.hide_with(self.own.panel)
+        self.panel.hide_with(self.own)
         self.refusal, self.text, self.code = Words(), Words(), CopyCode()
         state = MixState(mix=mix)
         self.deployed = LiveChart(_deployment_chart(state))
@@ -81,7 +133,7 @@ class MixExplorer(Explorer):
             widgets.HTML(_SINGLE_PIPELINE_HEAD),
             self.chart,
             self.text,
-            self.own.panel,
+            self.own,
             self.baselines,
             self.code,
         ]
@@ -171,7 +223,7 @@ class MixExplorer(Explorer):
             self.chart.put(placement_chart(state))
             self.code.code = code_of(state.mix, state.plan.placement if state.plan else None)
         if answered or state.differs(before, "plan", "gains", "other_plans"):
-            self.text.say(*words.lines(state))
+            self.text.say(*words.lines(state, dict(state.mix.counts)))
         if answered or state.differs(before, "plan", "one_gpu_per_stage"):
             self.baselines.put(_baselines_chart(state))
         if answered:

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from pipelab.display import counted, listed, outcome_of, rate
@@ -28,15 +27,18 @@ def chart_title(state: MixState) -> tuple[str, str]:
     return headline(state.answer) if state.plan is None else plan_headline(state)
 
 
-def lines(state: MixState) -> list[str]:
-    """Return what stands below the placement's chart; empty lines say nothing."""
+def lines(state: MixState, types: Iterable[str]) -> list[str]:
+    """Return what stands below the placement's chart; empty lines say nothing.
+
+    `types` are those of which one GPU more is said to be solved.
+    """
     answer, plan = state.answer, state.plan
     if answer is None:
         return []
     if plan is not None and not plan.valid:
         return list(plan.reasons[:4])
     result = answer.result
-    gains = gains_line(answer.nominal, state.gains, dict(answer.mix.counts))
+    gains = gains_line(answer.nominal, state.gains, types)
     if result.placement is None:
         said = result.status == "infeasible" and not answer.mix.limits  # by the chart
         return ["" if said else result.reason, gains]
@@ -67,9 +69,8 @@ def headline(answer: MixAnswer) -> tuple[str, str]:
     proof = "proven optimal" if result.status == "optimal" else f"{outcome_of(result).word}{far}"
     proof += f" for {result.runs_on}" if result.runs_on else ""
     if goal := result.objective:
-        proof = f"loses at most {goal.value:.1f}%" + (
-            ", proven least" if proof == "proven optimal" else ""
-        )
+        least = ", proven least" if proof == "proven optimal" else ""
+        proof = f"loses at most {goal.value:.1f}%{least}"
     stages = counted(len(result.placement), "stage")
     batch = f"a batch of {answer.problem.workload.batch_size} and " if result.batches else ""
     flight = f"{batch}{result.in_flight} in flight"
@@ -138,8 +139,7 @@ def batch_line(result: Result) -> str:
 def facts_line(problem: Problem, placement: Placement, throughput: float) -> str:
     """Return unused GPUs, the tightest memory, and prices if every GPU in use has one."""
     gpus, used = problem.cluster.gpus, set(placement.gpus)
-    idle = Counter(gpu.type for g, gpu in enumerate(gpus) if g not in used)
-    unused = ", ".join(f"{n} × {gpu_type}" for gpu_type, n in idle.items())
+    unused = tally(tuple(gpu.type for g, gpu in enumerate(gpus) if g not in used))
     parts = [f"Not used: {unused}." if unused else "Every GPU is used."]
     _, need, limit, stage = min(
         (limit - need, need, limit, number)

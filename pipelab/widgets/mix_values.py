@@ -1,12 +1,13 @@
 """The values of the mix explorer, the problem they describe, and the code that makes the same problem."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cache
 from typing import Annotated, Any, Literal, cast
 
 from pipelab.cluster import Cluster
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.errors import InvalidValue, refuse_unknown
 from pipelab.fields import Count, Later, Positive, checked, whole_number
 from pipelab.hardware.engine_rules import known_rules, rules_of
 from pipelab.hardware.known_clusters import cluster_of_counts
@@ -186,16 +187,11 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
     >>> beginning("tiny").counts, beginning("tiny").batch
     ((('A100', 2), ('V100', 2)), 16)
     """
-    if source not in sources():
-        raise UnknownName(
-            f"there is no case or model {source!r}; {nearest(str(source), sources())}"
-        )
-    begins: dict[str, Any] = {}
+    refuse_unknown("case or model", source, sources())
     if source in _cases():
         case = _case(source)
-        there = [gpu.type for gpu in case.cluster.gpus]
-        first = {t: there.count(t) for t in types_of(source)}
-        begins = {
+        first = dict(Counter(gpu.type for gpu in case.cluster.gpus))
+        begins: dict[str, Any] = {
             "batch": case.workload.batch_size,
             "context": case.workload.sequence_length,
             "gpus_per_stage": case.max_gpus_per_stage,
@@ -206,17 +202,13 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
         begins = {"network_gb_per_s": _NETWORK_GB_PER_S, "batch": None}
     if counts is not None:
         for name in counts:
-            if name not in types_of(source):
-                raise UnknownName(
-                    f"{source} knows no GPU type {name!r}; {nearest(str(name), types_of(source))}"
-                )
+            refuse_unknown(f"GPU type of {source} named", name, types_of(source))
         # A case keeps the types that are not named; of a model's many types, only the named ones
         # are shown.
         first = {**first, **counts} if source in _cases() else dict(counts)
     known = [f for f in Mix.__dataclass_fields__ if f not in ("source", "counts")]
     for name in values:
-        if name not in known:
-            raise UnknownName(f"the explorer has no control {name!r}; {nearest(name, known)}")
+        refuse_unknown("control", name, known)
     for name, count in first.items():  # here, where the message can name the type
         whole_number("explore_mix", name, count, least=0, most=10_000)
     return Mix(source, tuple(first.items()), **(begins | values))
@@ -276,10 +268,8 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
 
 def script_of(mix: Mix) -> tuple[Script, Term]:
     """Return the script of a mix's problem, and the problem as its last term."""
-    script, rules = (
-        Script(),
-        {"max_gpus_per_stage": mix.gpus_per_stage, "batch_split": mix.batch_split},
-    )
+    script = Script()
+    rules = {"max_gpus_per_stage": mix.gpus_per_stage, "batch_split": mix.batch_split}
     answers = mix.phase == "mixed" or (mix.phase == "decode" and mix.limits)
     written = (mix.output_tokens,) if answers else ()
     flight = {} if mix.in_flight is None else {"in_flight": mix.in_flight}

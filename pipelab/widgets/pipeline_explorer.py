@@ -52,12 +52,11 @@ class PipelineExplorer(Explorer):
         )
         mix.panel.hide_with(self.in_flight)
         self.words = Words()
-        empty = placement_parts(None, None, "No pipeline without a placement")
-        self.gantt, self.rate = LiveChart(empty), LiveChart(empty)
-        self._empty = empty
+        self._empty = placement_parts(None, None, "No pipeline without a placement")
+        self.gantt, self.rate = LiveChart(self._empty), LiveChart(self._empty)
         mix.observe(self._followed, "state")
         self.in_flight.observe(lambda _change: self.redraw(), "value")
-        serving = self.in_flight, self.words, self.gantt, mix.own.panel, self.rate
+        serving = self.in_flight, self.words, self.gantt, mix.own, self.rate
         self._views = {"place": mix.answers, "serve": serving, "train": (self.training,)}
         super().__init__()
         self._arrange()
@@ -69,14 +68,11 @@ class PipelineExplorer(Explorer):
 
     def _turned(self, change: Mapping[str, Any]) -> None:
         self._arrange()
-        if "train" in (change["old"], change["new"]):
-            self._train(change["new"] == "train")
-
-    def _train(self, begins: bool) -> None:
-        """Turn to training, or back to serving."""
-        self.mix.controls.hide_serving(begins)
-        self.mix.at_work = not begins
-        self.training.at_work = begins
+        if "train" in (change["old"], change["new"]):  # turns to training, or back to serving
+            trains = change["new"] == "train"
+            self.mix.controls.hide_serving(trains)
+            self.mix.at_work = not trains
+            self.training.at_work = trains
 
     def _followed(self, change: Mapping[str, Any]) -> None:
         if change["new"].differs(change["old"], "answer", "refusal", "plan"):
@@ -84,35 +80,23 @@ class PipelineExplorer(Explorer):
 
     def redraw(self) -> None:
         """Run the placement that the mix shows as a pipeline."""
+        self.placed, self.words.value = None, ""
+        placement, in_flight = self.mix.state.placement, self.in_flight.value or None
         try:
-            self.placed = self._run()
+            if placement is not None:
+                problem = given(self.mix.found).problem
+                self.placed = timeline_of(problem, placement, in_flight=in_flight)
         except PipelabError as error:
-            self.placed = None
             self.words.explain(error)
-        else:
-            self.words.say(self._caution())
         if self.placed is None:
             self.gantt.put(self._empty)
             self.rate.put(self._empty)
             return
+        if not self.placed.fits:
+            self.words.say(f"Memory does not hold {self.placed.in_flight} in flight.")
         self.in_flight.max = max(self.in_flight.max, self.placed.in_flight_needed)
         self.gantt.put(placed_gantt(self.placed))
         self.rate.put(plot_in_flight(self.placed))
-
-    def _run(self) -> PlacedTimeline | None:
-        placement = self.mix.state.placement
-        if placement is None:
-            return None
-        return timeline_of(
-            given(self.mix.found).problem, placement, in_flight=self.in_flight.value or None
-        )
-
-    def _caution(self) -> str:
-        """Say where more are in flight than memory holds."""
-        placed = self.placed
-        if placed is None or placed.fits:
-            return ""
-        return f"Memory does not hold {placed.in_flight} in flight."
 
 
 def explore_pipeline(

@@ -12,7 +12,7 @@ from pipelab.display import number
 from pipelab.engine.schedules import RULES, schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.engine.timeline.formulas import closed_forms
-from pipelab.errors import PipelabError, UnknownName, nearest, shown
+from pipelab.errors import PipelabError, refuse_unknown
 from pipelab.fields import whole_number
 from pipelab.figures.gantts import MOST_BARS, gantt_parts, timelines_parts, within
 from pipelab.figures.theme import finish
@@ -30,6 +30,7 @@ from pipelab.widgets.explorer_parts import (
 )
 from pipelab.widgets.shown_code import Script, Term, public
 
+_NAMES = [name for name in RULES if name != "Inference"]
 _NO_OTHER = "none"
 # What a weight gradient still needs of a microbatch's activations, until it has run.
 _SHARES_KEPT = {
@@ -111,9 +112,8 @@ def _script(values: ScheduleValues, names: Sequence[str]) -> tuple[Script, list[
         order = public(schedule)(name, values.ranks, values.microbatches, *chunks)
         order = script.let("order", order)
         timelines.append(public(simulate)(order, costs.cut_for(order)))
-        script.lines.append(
-            f"{'timelines += ' if timelines[1:] else 'timelines = '}[{timelines[-1].text}]"
-        )
+        assigned = "timelines +=" if timelines[1:] else "timelines ="
+        script.lines.append(f"{assigned} [{timelines[-1].text}]")
     return script, timelines
 
 
@@ -271,9 +271,8 @@ class ScheduleExplorer(Explorer):
                 self.timelines += (timeline_for(values, name),)
             except PipelabError as error:
                 refused[name] = error
-        self.controls["kept"].disabled = not any(
-            timeline.columns.splits_backward for timeline in self.timelines
-        )
+        splits = any(timeline.columns.splits_backward for timeline in self.timelines)
+        self.controls["kept"].disabled = not splits
         if values.name in refused:
             self.timelines = ()
         self.words.value = ""
@@ -320,11 +319,10 @@ def _bars(timelines: tuple[Timeline, ...]) -> int:
 
 
 def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
-    names = [known for known in RULES if known != "Inference"]
     held = "share of a microbatch's activations that its weight gradient still needs"
     controls = {
-        "name": menu("schedule", names),
-        "other": menu("compare with", [_NO_OTHER, *names]),
+        "name": menu("schedule", _NAMES),
+        "other": menu("compare with", [_NO_OTHER, *_NAMES]),
         "ranks": integer("ranks", 1, 32),
         "microbatches": integer("microbatches", 1, 256),
         "chunks": integer("chunks per rank", 1, 4),
@@ -395,12 +393,8 @@ def explore_schedules(
     >>> both.chart.layout.title.text
     'ZBH1 ends at 27, 18% before 1F1B'
     """
-    names = [known for known in RULES if known != "Inference"]
-    for wanted, known in ((name, names), (other, [_NO_OTHER, *names])):
-        if not isinstance(wanted, str) or wanted not in known:
-            raise UnknownName(
-                f"schedule {shown(wanted)} is not known here; {nearest(wanted, known)}"
-            )
+    refuse_unknown("schedule to explore named", name, _NAMES)
+    refuse_unknown("schedule to compare with named", other, [_NO_OTHER, *_NAMES])
     ranks = whole_number("explore_schedules", "ranks", ranks, most=32)
     microbatches = whole_number("explore_schedules", "microbatches", microbatches, most=256)
     return ScheduleExplorer(ScheduleValues(name, other, ranks, microbatches), simple)

@@ -4,13 +4,14 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as widgets
 
 from pipelab.display import REFUSED, counted, ended, proven_among, rate
 from pipelab.engine.answers import Result
 from pipelab.engine.background import solve_in_background
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import given, instance
@@ -22,9 +23,6 @@ from pipelab.problem import Problem
 from pipelab.widgets.background import follow, running_loop
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import Explorer, Words, shared
-
-if TYPE_CHECKING:
-    from pipelab.engine.solvers.solver_run import Progress
 
 _METHODS = ("auto", "joint", "aggregated", "single_gpu")
 _REDRAWN_EVERY_S = 0.25  # more often, and redrawing would slow the solver down

@@ -15,8 +15,8 @@ from playwright.sync_api import expect
 import pipelab as pl
 from lab_session import CHROMIUM, notebook_of
 from notebook_results import check_figure, drawing_cells, with_statements
+from outputs_as_html import figure_html
 from pictures import PICTURES
-from pipelab.figures.html_charts import figure_html
 from pipelab.files.bundled_folders import notebooks_dir
 
 # CI installs Chromium and sets this, so that a missing browser cannot pass for a skipped test

@@ -15,7 +15,7 @@ from pipelab.files.bundled_folders import notebook_files
 @pytest.mark.slow
 def test_output_survives_a_terminal_of_another_code_page():
     environment = dict(os.environ, PYTHONIOENCODING="cp1252", PYTHONUTF8="0")
-    command = [sys.executable, "-m", "pipelab.cli.entry", "solve", "tiny"]
+    command = [sys.executable, "-m", "pipelab", "solve", "tiny"]
     done = subprocess.run(command, capture_output=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(b"217.5 tokens/s")

@@ -321,7 +321,7 @@ def test_gradescopes_script_leaves_results_in_an_empty_folder(tmp_path):
     # what setup.sh installs there
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     command = tmp_path / "venv" / "bin" / "pipelab"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m pipelab.cli.command_line "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m pipelab "$@"\n')
     command.chmod(0o755)
     script = ROOT / "docs" / "gradescope" / "run_autograder"
     environment = dict(os.environ, AUTOGRADER=str(tmp_path))

@@ -23,7 +23,7 @@ def _served(tmp_path):
         port = free.getsockname()[1]
     names = ("CONFIG", "RUNTIME", "DATA")
     folders = {f"JUPYTER_{name}_DIR": str(tmp_path / name) for name in names}
-    command = [sys.executable, "-m", "pipelab.cli.command_line", "lab", "--no-browser"]
+    command = [sys.executable, "-m", "pipelab", "lab", "--no-browser"]
     command += [f"--port={port}", "--allow-root"]
     options = {"cwd": tmp_path, "env": os.environ | folders, "start_new_session": True}
     log = tmp_path / "lab.log"

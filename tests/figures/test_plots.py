@@ -22,7 +22,7 @@ def test_a_result_is_drawn_with_its_number_in_flight(tiny):
     with pytest.raises(pl.errors.InvalidValue, match="expected a result that has one"):
         pl.plot(pl.solve(heavy))
     for refused, message in (
-        (lambda: pl.plot(result, colour="red"), "this figure has no option 'colour'"),
+        (lambda: pl.plot(result, colour="red"), "no option of this figure named 'colour'"),
         (lambda: pl.plot(result, 3), r"plot: others = .*too many positional arguments"),
         (lambda: pl.plot(result.to_frame()), "expected a table of against_measured, with what"),
         (lambda: pl.save(result.placement, "plan.json"), "expected a Result, a Deployment, a"),

@@ -239,14 +239,14 @@ def test_an_installed_pipelab_copies_its_notebooks_and_overwrites_nothing(instal
     mine, theirs = tmp_path / "mine", ROOT / "notebooks"
     mine.mkdir()
     (mine / "00_start_here.ipynb").write_text("my own work")
-    _away(installed, tmp_path, "-m", "pipelab.cli.command_line", "copy", "mine")
+    _away(installed, tmp_path, "-m", "pipelab", "copy", "mine")
     assert (mine / "00_start_here.ipynb").read_text() == "my own work"
     files = {path.relative_to(theirs) for path in _tracked() if theirs in path.parents}
     files = {name for name in files if name.suffix in (".ipynb", ".md")}
     assert {path.relative_to(mine) for path in mine.rglob("*.[im]*")} == files
     for name in files - {Path("00_start_here.ipynb")}:
         assert (mine / name).read_bytes() == (theirs / name).read_bytes()
-    again = _away(installed, tmp_path, "-m", "pipelab.cli.command_line", "copy", "mine")
+    again = _away(installed, tmp_path, "-m", "pipelab", "copy", "mine")
     assert "nothing was changed" in again
 
 

@@ -147,7 +147,7 @@ def test_the_explorer_says_why_there_is_no_such_schedule_and_recovers():
     assert len(explorer.chart.data) > 3
     assert explorer.words.value == ""
     for values, message in (
-        ({"name": "Inference"}, "schedule 'Inference' is not known here"),
+        ({"name": "Inference"}, "no schedule to explore named 'Inference'"),
         ({"ranks": 33}, "explore_schedules: ranks = 33: expected at most 32"),
     ):
         with pytest.raises(pl.PipelabError, match=message):

@@ -222,7 +222,7 @@ def test_a_cost_model_changes_what_it_says_and_nothing_else():
     ("call", "message"),
     [
         (lambda: beginning("tyny"), r"no case or model 'tyny'.*tiny"),
-        (lambda: beginning("tiny", {"H100": 1}), r"tiny knows no GPU type 'H100'"),
+        (lambda: beginning("tiny", {"H100": 1}), r"no GPU type of tiny named 'H100'"),
         (lambda: beginning("tiny", batches=3), r"no control 'batches'.*batch"),
         (lambda: problem_of(beginning("tiny", {"A100": 0, "V100": 0})), "GPUs = 0: expected at"),
         (lambda: beginning("tiny", costs="Roofline"), "tiny has 'linear', 'linear, no loss'"),
@@ -552,7 +552,7 @@ def test_the_simple_preset_has_three_controls():
     assert simple.controls.mix == every.controls.mix
     both = pl.explore_pipeline("tiny", {"A100": 1, "V100": 0}, simple=True)
     assert shown(both.mix.panel) == ["A100", "V100", "GPUs per stage, up to"]
-    hidden = simple.own.panel.layout, both.in_flight.layout
+    hidden = simple.own.layout, both.in_flight.layout
     assert [layout.display for layout in hidden] == ["none"] * 2
     for panel in (simple.panel, both.mix.panel):
         panel.more.value = True

@@ -11,7 +11,7 @@ from pipelab.figures.training_step import training_memory_parts
 from pipelab.widgets import training_half
 from pipelab.widgets.background import at_rest
 from pipelab.widgets.mix_values import beginning
-from pipelab.widgets.training_answers import (
+from pipelab.widgets.training_half import (
     TrainingValues,
     code_of_training,
     trained,

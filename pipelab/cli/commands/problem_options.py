@@ -1,6 +1,5 @@
 """The problem that a command is about: a case, or a model on GPUs, from the options of the command line."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
@@ -92,9 +91,8 @@ class Wanted:
             Neither is given, or both, or an option that does not fit.
         """
         if case is None and not self.describes_model:
-            raise _refused(
-                "a case", None, "expected a case (see pipelab cases), or --model and --gpus"
-            )
+            expected = "expected a case (see pipelab cases), or --model and --gpus"
+            raise _refused("a case", None, expected)
         if self.phase == "mixed" and self.output_tokens is None:
             expected = "expected how many tokens are written per sequence, with --phase mixed"
             raise _refused("--output-tokens", None, expected)
@@ -125,6 +123,7 @@ class Wanted:
         return replace(problem, workload=replace(problem.workload, **self._given(_LOAD_FIELDS)))
 
     def _of_model(self) -> "Problem":
+        from pipelab.evaluation import tally
         from pipelab.hardware.known_gpus import load_gpus
         from pipelab.hardware.known_models import load_model
         from pipelab.hardware.roofline import Roofline
@@ -139,9 +138,7 @@ class Wanted:
         facts = load_gpus(self.gpu_facts)
         cluster = self._cluster(facts)
         costs = Roofline(gpus=facts, **self._given({"rates": "engine"}))
-        types = Counter(gpu.type for gpu in cluster.gpus)
-        pool = ", ".join(f"{n} × {t}" for t, n in types.items())
-        name = f"{model.name} on {pool}"
+        name = f"{model.name} on {tally(tuple(gpu.type for gpu in cluster.gpus))}"
         rules = self._given(_RULE_FIELDS)
         return Problem(cluster, model, Workload(**load), costs, name=name, **rules)
 
@@ -211,9 +208,8 @@ def counts_of(text: str, known: "Mapping[str, GPUFacts]") -> dict[str, int]:
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.partition("="))
         if not equals or not (number.isascii() and number.isdigit() and len(number) <= 6):
-            raise _refused(
-                "--gpus", part, "expected TYPE=COUNT with counts up to 999999, such as a100=4,l4=8"
-            )
+            expected = "expected TYPE=COUNT with counts up to 999999, such as a100=4,l4=8"
+            raise _refused("--gpus", part, expected)
         kind = gpu_type(name, known)
         counts[kind] = counts.get(kind, 0) + int(number)
     if not any(counts.values()):

@@ -414,12 +414,10 @@ def sweep(
     written = {name: axes[name][0] for name in axes if name == "output_tokens"}
     problem_options.changed(wanted, written).problem(case)
     make = partial(_point, wanted, case)
-    limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
     # By this column a file is known to be that of another problem, and refused.
     asked = {} if output is None else {"problem": (wanted.said(case),)}
-    swept = run(
-        make, grid(**asked, **axes), method, path=output, jobs=jobs, progress=not as_json, **limit
-    )
+    options = _given({"time_limit": time_limit, "path": output, "jobs": jobs})
+    swept = run(make, grid(**asked, **axes), method, progress=not as_json, **options)
     if not as_json:
         print(swept.sentence)
     _show(swept.to_frame(), as_json, None, "sweep")

@@ -1,6 +1,7 @@
 """The explorers of GPU mixes and of schedules, asked at every position of a page's controls."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from importlib.metadata import version
@@ -12,10 +13,8 @@ from pipelab.cli.live_pages.page import Answer, Axis, positions, write_page
 from pipelab.engine.answers import Result
 from pipelab.engine.sweeps.run import sweep
 from pipelab.errors import InvalidValue, PipelabError, refuse_unknown
-from pipelab.fields import given
 from pipelab.files.reading_and_writing import path_of
 from pipelab.hardware.known_gpus import load_gpus
-from pipelab.hardware.measurements import expected_rate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.widgets import mix_sentences as sentences
@@ -58,10 +57,8 @@ def schedules_page(path: str | Path, axes: Sequence[Axis], made_by: str) -> Path
     known = ScheduleValues.__dataclass_fields__
     for axis in axes:
         refuse_unknown("control of the schedule explorer", axis.name, known)
-    begin = {axis.name: axis.values[0] for axis in axes}
-    explorer = explore_schedules(
-        **{name: begin[name] for name in ("name", "other") if name in begin}
-    )
+    begin = {axis.name: axis.values[0] for axis in axes if axis.name in ("name", "other")}
+    explorer = explore_schedules(**begin)
 
     def answers() -> Iterator[Answer]:
         for position in positions("page", axes):
@@ -107,11 +104,8 @@ def mix_page(
         Ctrl-C. What is solved is kept.
     """
     path = path_of("page", path)
-    case_types = types_of(source) if source not in load_gpus() else ()
-    known = load_gpus()
-    types = [
-        axis.name if axis.name in case_types else gpu_type(axis.name, known) for axis in counts
-    ]
+    known, there = load_gpus(), types_of(source)
+    types = [axis.name if axis.name in there else gpu_type(axis.name, known) for axis in counts]
     axes = [*(Axis(name, axis.values) for name, axis in zip(types, counts, strict=True)), *values]
 
     def mix_of(position: Mapping[str, Any]) -> Mix:
@@ -141,15 +135,15 @@ def mix_page(
             refused = MixState(mix=mix, refusal=error)
             return Answer(placement_chart(refused), escape(str(error)), code="")
         result = _result(problem, row)
-        state = MixState(mix=mix, answer=MixAnswer(mix=mix, problem=problem, result=result))
         neighbours = {name: {**position, name: position[name] + 1} for name in types}
         gains = {
             name: solved[key]["throughput_tokens_per_s"] or 0.0
             for name, neighbour in neighbours.items()
             if (key := tuple(neighbour.values())) in solved
         }
-        words = Words()
-        words.say(*_lines(result, gains))
+        known = MixAnswer(mix=mix, problem=problem, result=result)
+        state, words = MixState(mix=mix, answer=known, gains=gains), Words()
+        words.say(*sentences.lines(state, gains))
         return Answer(placement_chart(state), words.value, code_of(mix))
 
     return write_page(path, f"{source} on a mix of GPUs", axes, map(answer, points), made_by)
@@ -158,13 +152,9 @@ def mix_page(
 def _result(problem: Problem, row: Mapping[str, Any]) -> Result:
     """Return the answer that a sweep's row tells of."""
     placement = None
-    if row["placement"]:
-        stages = [
-            part.removeprefix("layers ").split(" on ") for part in row["placement"].split(" → ")
-        ]
-        ends = [[int(end) for end in layers.split("–")] for layers, _ in stages]
-        gpus = [tuple(map(int, on.strip("[]").split(", "))) for _, on in stages]
-        counts = [end[-1] - end[0] + 1 for end in ends]
+    if stages := re.findall(r"layers (\d+)–?(\d*) on \[([^]]+)\]", row["placement"] or ""):
+        gpus = [tuple(map(int, ids.split(", "))) for *_, ids in stages]
+        counts = [int(last or first) - int(first) + 1 for first, last, _ in stages]
         placement = Placement.of(list(zip(counts, gpus, strict=True)))
     return Result(
         problem=problem,
@@ -176,13 +166,3 @@ def _result(problem: Problem, row: Mapping[str, Any]) -> Result:
         seconds=0.0,
         reason=row["reason"],
     )
-
-
-def _lines(result: Result, gains: Mapping[str, float]) -> list[str]:
-    """Return what stands below the chart."""
-    gain = sentences.gains_line(result, gains, gains)
-    if result.placement is None:
-        return [result.reason, gain]
-    facts = sentences.facts_line(result.problem, result.placement, given(result.throughput))
-    band = expected_rate(result.problem, given(result.evaluation))
-    return [facts, gain, band.sentence if band else ""]

@@ -9,7 +9,6 @@ import gzip
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
 from itertools import product
 from pathlib import Path
@@ -46,21 +45,6 @@ class Answer(NamedTuple):
     code: str
 
 
-@dataclass
-class _Parts:
-    """Texts by the order in which they first came, each once."""
-
-    known: dict[str, int] = field(default_factory=dict)
-
-    def number(self, text: str) -> int:
-        return self.known.setdefault(text, len(self.known))
-
-    def of_object(self, value: Mapping[str, Any]) -> list[int]:
-        return [
-            self.number(f"{json.dumps(name)}:{json.dumps(entry)}") for name, entry in value.items()
-        ]
-
-
 def positions(what: str, axes: Sequence[Axis]) -> list[dict[str, Any]]:
     """Return the values at every position of the axes, the last one changing first.
 
@@ -74,9 +58,8 @@ def positions(what: str, axes: Sequence[Axis]) -> list[dict[str, Any]]:
         expected = f"expected at most {MOST_POSITIONS:,}; give shorter ranges"
         raise InvalidValue(what, [("combinations", f"{count:,}", expected)])
     names = [axis.name for axis in axes]
-    return [
-        dict(zip(names, values, strict=True)) for values in product(*(axis.values for axis in axes))
-    ]
+    combinations = product(*(axis.values for axis in axes))
+    return [dict(zip(names, values, strict=True)) for values in combinations]
 
 
 def write_page(
@@ -102,20 +85,28 @@ def write_page(
         The page would be larger than 8 MB.
     """
     path = path_of("page", path)
-    parts, shown = _Parts(), []
+    parts: dict[str, int] = {}  # each text once, by the order in which they first came
+
+    def number(text: str) -> int:
+        return parts.setdefault(text, len(parts))
+
+    def numbers(drawn: Mapping[str, Any]) -> list[int]:
+        return [number(f"{json.dumps(name)}:{json.dumps(x)}") for name, x in drawn.items()]
+
+    shown = []
     for answer in answers:
         drawn = json.loads(as_json(answer.chart))
         shown.append(
             {
-                "data": [parts.of_object(trace) for trace in drawn["data"]],
-                "layout": parts.of_object(drawn["layout"]),
-                "words": parts.number(answer.words),
-                "code": parts.number(answer.code),
+                "data": [numbers(trace) for trace in drawn["data"]],
+                "layout": numbers(drawn["layout"]),
+                "words": number(answer.words),
+                "code": number(answer.code),
             }
         )
     data = {
         "axes": [axis._asdict() | {"slider": axis.is_number} for axis in axes],
-        "parts": list(parts.known),
+        "parts": list(parts),
         "answers": shown,
         "look": template_json(),
     }

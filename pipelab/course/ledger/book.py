@@ -5,14 +5,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pipelab.course.ledger.claims import COLUMNS, FAILED, KINDS, VERDICTS, Claim, kind_of
+from pipelab.display import DataFrame
 from pipelab.errors import UnknownName, nearest
 from pipelab.interrupts import noted_interrupts
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 # The documents in the order in which they are read
 
@@ -91,7 +89,7 @@ class Ledger:
         What it took to compute them.
     """
 
-    data: "DataFrame"
+    data: DataFrame
     seconds: float = 0.0
 
     def __len__(self) -> int:
@@ -173,7 +171,7 @@ class Ledger:
             raise UnknownName(f"no entry says {says!r}")
         return replace(self, data=found)
 
-    def to_frame(self) -> "DataFrame":
+    def to_frame(self) -> DataFrame:
         """The ledger as a table.
 
         Returns
@@ -183,7 +181,7 @@ class Ledger:
         """
         return self.data
 
-    def verdict_counts(self) -> "DataFrame":
+    def verdict_counts(self) -> DataFrame:
         """Count the verdicts by document.
 
         Returns
