@@ -17,6 +17,7 @@ from pipelab.engine.objective_and_bound import Objective, status_and_bound
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Frozen, given
+from pipelab.hardware.serving_engines import load_engines
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -143,7 +144,7 @@ class PlanAnswer(ProvenAnswer):
         timed, load = self.problem.costs.engine, self.problem.workload
         if not (self.runs_on and timed) or timed == self.runs_on or load.phase == "training":
             return ""
-        known = self.runs_on in getattr(self.problem.costs, "engines", ())
+        known = self.runs_on in load_engines()
         remedy = f" (--rates {self.runs_on} or Roofline(engine={self.runs_on!r}) has these)"
         return f" Stage times are those of {timed}, not of {self.runs_on}{remedy if known else ''}."
 

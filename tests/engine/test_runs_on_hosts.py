@@ -46,7 +46,7 @@ def look_at_scripts(rng, folder):
     inner = rng.choice(np.arange(1, 32), len(used) - 1, replace=False).tolist()
     cuts = np.diff([0, *sorted(inner), 32]).tolist()
     plan = pl.Placement.of([(n, (g,)) for n, g in zip(cuts, used, strict=True)])
-    wanted, named = {}, False
+    wanted = {}
     for host, i, uuid in (places[g] for g in used):
         wanted.setdefault(host.name, []).append(host.uuids[i] if uuid else host.numbers[i])
     for engine in ENGINES:
@@ -65,13 +65,15 @@ def look_at_scripts(rng, folder):
         assert len(found.hosts) == len(wanted) == 1 or not rules.one_host
         assert not (rules.numbered and any(by_uuid))
         if len(wanted) == 1 and engine != "llama.cpp":
-            variable = "HIP" if hosts[0].amd else "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA"
-            named = ",".join(map(str, *wanted.values()))
-            if "shares=(" in found.script:  # a start for each, as some have less memory
-                named = "${gpus[$rank]}"
-                each = " ".join(f'"{gpu}"' for gpu in found.hosts[0].gpus)
-                assert f"gpus=({each})" in found.script
-            assert f"export {variable}_VISIBLE_DEVICES={named}\n" in found.script
+            kind, script = "HIP" if hosts[0].amd else "CUDA", found.script
+            if "shares=(" in script:  # a start for each, as some have less memory
+                numbers = " ".join(f'"{gpu}"' for gpu in found.hosts[0].gpus)
+                assert f"gpus_of=({numbers})\n" in script
+                assert f'{kind}_VISIBLE_DEVICES="${{gpus_of[$rank]}}"' in script
+            else:
+                numbers = ",".join(map(str, *wanted.values()))
+                assert f"start 0 {kind}_VISIBLE_DEVICES={numbers} " in script
+            assert ("CUDA_DEVICE_ORDER=PCI_BUS_ID" in script) != hosts[0].amd
 
 
 def small_problem(rng, folder):

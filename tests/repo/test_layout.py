@@ -68,9 +68,10 @@ def test_no_imports_go_in_a_circle(edges):
 
 
 def test_names_are_imported_from_where_they_lie(edges):
-    """Not through a package's list of public names."""
+    """Not through a package's list of public names; but the ledger runs lines as a reader pastes them."""
     doors = {_name(stub) for stub in PACKAGE.rglob("__init__.pyi")}
-    assert [module for module in edges if edges[module] & doors] == []
+    through_doors = [module for module in edges if edges[module] & doors]
+    assert through_doors == ["pipelab.course.ledger.writeup"]
 
 
 def test_importing_pipelab_loads_no_heavy_library():
