@@ -71,11 +71,6 @@ RESULTS = {
         "len(searches['tight']) < 10 < len(tree) < 60",
         # symmetry switched off: rows in order against none
         "tried[2]['nodes'] < 0.9 * tried[0]['nodes'] and len({round(row['T, ms']) for row in tried}) == 1",
-        # the search of tests/benchmarks/joint_choice.py: 63%, 10%, 3%, 15 problems, 99%
-        "(table := __import__('benchmarks.joint_choice', fromlist=['']).TABLE).exists()",
-        "len(drawn := pd.read_csv(table)) == 2000 and drawn['over_one_gpu'].isna().sum() == 15",
-        "[round((drawn[name] < 1e-3).mean(), 2) for name in ('over_one_gpu', 'over_one_type')] == [0.63, 0.99]",
-        "[round((drawn['over_one_gpu'] > k * drawn['band']).mean(), 2) for k in (1, 2)] == [0.1, 0.03]",
         # sharing wins at every end of the bands, which are those of the measurements
         "[row['more'] for row in by_band] == ['60%', '60%', '32%', '32%', '60%']",
         "(band := __import__('pipelab.hardware.relative_bands', fromlist=['']).relative_band)",

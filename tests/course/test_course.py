@@ -9,6 +9,7 @@ import make_glossary_links
 import make_minutes
 import make_solutions
 import nbformat
+import pandas as pd
 import pytest
 
 import pipelab as pl
@@ -284,3 +285,17 @@ def test_notebooks_import_the_front_and_the_course_alone(path):
     found = set(re.findall(r"(?:from|import) (pipelab[.\w]*)", "\n".join(code)))
     front = {"pipelab", *(f"pipelab.{p.stem}" for p in Path(pl.__file__).parent.glob("*.py"))}
     assert {name for name in found if not name.startswith("pipelab.course")} <= front
+
+
+def test_what_05_says_of_the_drawn_problems_is_in_their_table():
+    """Of `tests/benchmarks/joint_choice.py`."""
+    drawn = pd.read_csv(Path(__file__).parents[1] / "benchmarks" / "joint_choice.csv")
+    gain, band = drawn["over_one_gpu"], drawn["band"]
+    assert (len(drawn), gain.isna().sum()) == (2000, 15)
+    nothing = [(drawn[name] < 1e-3).mean() for name in ("over_one_gpu", "over_one_type")]
+    more = [(gain > times * band).mean() for times in (1, 2)]
+    shares = [f"{share:.0%}" for share in (nothing[0], *more, nothing[1])]
+    source = (notebooks_dir() / "05_joint_ilp.ipynb").read_text(encoding="utf-8")
+    said = source[source.index("We drew 2,000 problems") :].partition("So sharing pays")[0]
+    assert re.findall(r"\d+%", said) == shares
+    assert "In 15 problems" in said
