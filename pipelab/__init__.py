@@ -15,7 +15,7 @@ import threading
 from pipelab.lazy_names import public_names
 
 _A_MOMENT = 0.1  # seconds
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__, _import = public_names(__name__, __file__)
 
