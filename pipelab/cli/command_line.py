@@ -14,7 +14,7 @@ import typer
 
 from pipelab.cli.commands.problem_options import ProblemCommand, Text, option
 from pipelab.cli.commands.problems import COMMANDS, write
-from pipelab.cli.printing import mute, print_ledger, say
+from pipelab.cli.printing import mute, print_ledger, say, table_text
 from pipelab.errors import InvalidValue, MissingPackage, PipelabError
 from pipelab.files.reading_and_writing import refused
 
@@ -120,6 +120,31 @@ def cases() -> None:
         cluster, layers = problem.cluster, problem.model.layers
         pool = ", ".join(f"{row.count} × {row.type}" for row in cluster.to_frame().itertuples())
         print(f"{name:<13} {layers:>3} layers, {len(cluster):>2} GPUs: {pool}")
+
+
+@app.command(rich_help_panel=_PLAN)
+def calibrate(
+    files: Annotated[list[str], typer.Argument(help="What benchmarks wrote, or CSV files.")],
+    rates: Annotated[str, option("Engine whose constants are fitted.")] = "vLLM",
+    model: Annotated[Text, option("Of a benchmark that does not say it.")] = None,
+    gpu_type: Annotated[Text, option("Of a benchmark that does not say it.")] = None,
+    precision: Annotated[Text, option("Of a benchmark that does not say it.")] = None,
+    html: Annotated[Text, option("Write the errors before and after as a chart.")] = None,
+) -> None:
+    """Fit the constants of GPUs and of an engine to measured times, and say how far off predictions were and are.
+
+    Such as: pipelab calibrate bench.json --rates llama.cpp --html errors.html
+    """
+    from pipelab.figures.plotting import plot
+    from pipelab.hardware.benchmark_files import calibrate as fit
+    from pipelab.hardware.roofline import Roofline
+
+    stated = {"model": model, "gpu_type": gpu_type, "precision": precision}
+    fitted = fit(Roofline(engine=rates), files, **{k: v for k, v in stated.items() if v})
+    print(fitted.sentence)
+    print(table_text(fitted.moved))
+    if html is not None:
+        write(html, plot(fitted).to_html(), "calibrate")
 
 
 @app.command(rich_help_panel=_COURSE)

@@ -66,6 +66,12 @@ class Calibration(Frozen):
             f"{out:.1%} where a row is predicted from others"
         )
 
+    @property
+    def moved(self) -> DataFrame:
+        """Constants that the measurements changed by more than half a percent."""
+        change = self.constants["fitted"] / self.constants["default"] - 1
+        return self.constants[change.abs() > _MOVED]
+
     def __str__(self) -> str:
         return self.sentence
 
@@ -73,8 +79,7 @@ class Calibration(Frozen):
         return f"<Calibration: {self}>"
 
     def _repr_html_(self) -> str:
-        moved = (self.constants["fitted"] / self.constants["default"] - 1).abs() > _MOVED
-        return f"<p>{self.sentence}</p>{table(self.constants[moved], digits=4)}"
+        return f"<p>{self.sentence}</p>{table(self.moved, digits=4)}"
 
 
 def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:

@@ -435,7 +435,7 @@ def test_the_commands_of_the_tour_run(run, tmp_path, monkeypatch):
         "gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nmine,32,1000,200\n"
     )
     Path("path/to/config.json").write_text(json.dumps(configs["Llama-3-8B"]["config.json"]))
-    slow = ("reproduce", "page")  # with tests of their own
+    slow = ("reproduce", "page", "calibrate")  # with tests of their own
     tried = [arguments for _, *arguments in lines if arguments[0] not in slow]
     assert {a[0] for a in tried} >= {"solve", "deploy", "trade-off", "settings"}
     for arguments in tried:
@@ -446,3 +446,12 @@ def test_the_commands_of_the_tour_run(run, tmp_path, monkeypatch):
 def test_what_is_known_is_listed(run):
     assert "65 GPUs: 5 × A100" in run("cases")[1]
     assert run("--version") == (0, f"pipelab {pl.__version__}\n", "")
+
+
+def test_calibrate_says_what_the_package_says_and_draws_it(run, tmp_path):
+    measured, chart = DATA / "measured" / "llama_bench.json", tmp_path / "errors.html"
+    fitted = pl.hardware.calibrate(pl.Roofline(engine="llama.cpp"), measured)
+    status, out, _ = run("calibrate", str(measured), "--rates", "llama.cpp", "--html", str(chart))
+    assert (status, out.splitlines()[0]) == (0, fitted.sentence)
+    assert len(out.splitlines()) == 2 + len(fitted.moved)
+    assert "Plotly.newPlot" in chart.read_text(encoding="utf-8")
