@@ -153,6 +153,7 @@ def test_every_control_is_reached_by_keyboard_and_charts_words_and_code_follow(p
         page.page.keyboard.press("ArrowUp")
         expect(titles(mix).nth(1)).to_have_text(best)
         field = mix.locator(".widget-text", has_text="layers of each stage").locator("input")
+        expect(field).to_have_value("4")  # the optimum's, which comes after its chart
         field.fill("1,1,1,1")
         field.press("Enter")
         expect(titles(mix).nth(1)).to_contain_text("Your plan: ")
