@@ -5,8 +5,8 @@ them, of the links and, where money counts, each price is made larger and smalle
 plan is evaluated with the new numbers. It turns at the smallest change at which it falls more than 1% behind.
 
 Along one change a plan that is the best as predicted only loses more the further one goes (`docs/within_the_error.md`).
-So the place is bracketed: by a rival, the optimum at the far end, which needs no solving to be evaluated, and by proof
-that nothing is better on this side of where the rival is.
+So the place is bracketed: by a challenger, the optimum at the far end, which needs no solving to be evaluated, and by
+proof that nothing is better on this side of where the challenger is.
 """
 
 import math
@@ -276,11 +276,11 @@ def _turn(
     """Return where the plan turns on the way to a scenario; None if nowhere, or if that was not proven."""
     while scenario.loss > SHARE_BEHIND and scenario.best.status == "optimal":
         best, near, far = scenario.best, 1.0, scenario.factor
-        least, rival = best._goal[2], best.placement if isinstance(best, Result) else best
+        least, challenger = best._goal[2], best.placement if isinstance(best, Result) else best
         while abs(far - near) > _FACTOR_RESOLUTION:
             middle = (near + far) / 2
-            ours, theirs = (value_of(changed(middle), one) for one in (plan, rival))
-            behind = 0.0  # of a rival that yields nothing there
+            ours, theirs = (value_of(changed(middle), one) for one in (plan, challenger))
+            behind = 0.0  # of a challenger that yields nothing there
             if theirs:
                 behind = 1 - (theirs / ours if least else ours / theirs)
             near, far = (near, middle) if behind > SHARE_BEHIND else (middle, far)

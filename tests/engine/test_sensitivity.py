@@ -191,7 +191,7 @@ def test_no_cheaper_fleet_serves_a_load_at_every_speed(seed):
 
 @pytest.mark.nightly
 def test_where_limits_are_kept_at_some_speeds_alone_shares_are_lost_and_nothing_fails():
-    """Of requests and pools; a rival that keeps the limits far out may serve nothing on the way there."""
+    """Of requests and pools; a challenger that keeps the limits far out may serve nothing on the way there."""
     problem = three_types((1, 2, 2), phase="mixed", batch_size=8, output_tokens=200)
     robust = pl.deploy(
         problem, within=0.1, tpot_ms=100, ttft_ms=5000, pools=True, batches=[8], time_limit=600

@@ -1,6 +1,7 @@
 """Figures draw the numbers they are given, the same number of traces whatever the values."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,8 @@ from pipelab.figures.progress import progress_parts
 from pipelab.figures.theme import colour_of_types
 from pipelab.widgets.chart import LiveChart
 from pipelab.writeup.linear_rates import with_link_units
+
+MEASURED = Path(__file__).parents[1] / "data" / "measured"
 
 
 def test_a_result_is_drawn_with_its_number_in_flight(tiny):
@@ -90,6 +93,6 @@ def test_a_guess_shows_its_answer_beside_a_prediction_and_is_escaped():
 
 
 def test_a_calibration_is_drawn_before_and_after():
-    fit = pl.hardware.calibrate(pl.Roofline(), "tests/data/measured/published/llama-bench.csv")
+    fit = pl.hardware.calibrate(pl.Roofline(), MEASURED / "published" / "llama-bench.csv")
     for name, trace in zip(("before", "after", "left_out"), pl.plot(fit).data, strict=True):
         assert sorted(trace.x) == sorted(fit.table[name])

@@ -141,8 +141,8 @@ def mix_page(
             for name, neighbour in neighbours.items()
             if (key := tuple(neighbour.values())) in solved
         }
-        known = MixAnswer(mix=mix, problem=problem, result=result)
-        state, words = MixState(mix=mix, answer=known, gains=gains), Words()
+        best = MixAnswer(mix=mix, problem=problem, result=result)
+        state, words = MixState(mix=mix, answer=best, gains=gains), Words()
         words.say(*sentences.lines(state, gains))
         return Answer(placement_chart(state), words.value, code_of(mix))
 
