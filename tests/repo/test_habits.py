@@ -38,6 +38,18 @@ def test_the_version_is_the_same_everywhere():
     assert cited["license"] == PROJECT["license"]
 
 
+def test_a_public_address_stands_everywhere_or_nowhere():
+    readme = text_of("README.md")
+    stands = {
+        "urls of the project": "Repository" in PROJECT.get("urls", {}),
+        "citation": "repository-code" in _yaml(ROOT / "CITATION.cff"),
+        "Binder": "mybinder.org" in readme,
+        "the picture leads to the page": re.search(r"mix\.png\)\]\(https:\S+/mix\.html\)", readme)
+        is not None,
+    }
+    assert len(set(stands.values())) == 1, stands
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "paths"),
