@@ -164,6 +164,8 @@ RESULTS = {
         # mixing brings about 60 on either placement, and the placement about 50 either way
         "[round(row['mixed'] - row['in turns'], -1) for row in phases] == [60, 60]",
         "[round(ms) for ms in longest.values()] == [15, 278, 24] and 4 < late_90 / mean_90 < 5",
+        # the formula of M/D/1, "4.5 T"
+        "isclose(mean_90, 0.9 / 2 / (1 - 0.9) * prompt_seconds, rel_tol=0.1)",
         "8 < longer[0] < 10 and 2 < longer[1] < 3 and 35 < longer[2] < 50",
         # "TTFT breaks between 90 and 95%"
         "(ttft := [row['TTFT 50%, s'] for row in by_load])[2] < 1.25 * ttft[0] and ttft[3] > 1.7 * ttft[0]",
