@@ -117,45 +117,66 @@ RESULTS = {
     "08_zero_bubble.ipynb": [
         "(one_f_one_b.makespan, zbh1.makespan, zbh2.makespan, zbh2.span, second) == (33, 27, 27, 24, 24)",
         # every point of the front is proven, and ZB-H2 is its first one without a bubble
-        "(lines['makespan'], lines['span']) == ([27] * 5, [27, 26, 25, 24, 24])",
-        "(rule.makespan, other.makespan, in_flight.makespan, in_memory.makespan) == (761, 725, 725, 761)",
-        "abs(uneven['ZB-H1'][0]) < 1e-9 and uneven['1F1B'][0] > 20 and uneven['1F1B'][-1] < 15",
-        # "about 2 % at all of them, but single draws far more"
-        "all(1.9 < more < 2.7 for more in uneven['ZB-H1'][1:]) and draws == 24",
+        "(shortest['makespan'], shortest['span']) == ([27] * 5, [27, 26, 25, 24, 24])",
+        "enough == max(zbh2.peak_memory) and (zbv.span, max(zbv.peak_memory)) == (zbh2.span, 4)",
+        "[*ends.values()] == [761, 725, 725, 761]",
+        "abs(means['ZB-H1'][0]) < 1e-9 and means['1F1B'][0] > 20 and means['1F1B'][-1] < 15",
+        # "2 to 3 % once they differ, in single draws far more"
+        "all(1.9 < more < 2.7 for more in means['ZB-H1'][1:]) and draws == 24",
     ],
     "09_real_gpus.ipynb": [
         # "about 1.1 ms", "about 11 ms", and 17 in the table of 00
         "1.05 < read_ms < 1.15 and 11 < prompt_ms < 11.5 and stated['A100-SXM-40'] == 17",
-        "all(0.75 < predicted[kind] / stated[kind] < 1.3 for kind in stated)",
+        # "nearly twice as fast as a T4", "a little slower"
+        "1.7 < predicted['T4'] / predicted['L4'] < 2",
+        "1.05 < layer_seconds('L4', 1, 2048, 'decode') / layer_seconds('T4', 1, 2048, 'decode') < 1.1",
+        # the table of 00 is the roofline's, rounded
+        "{kind: float(f'{ms:.2g}') for kind, ms in predicted.items()} == stated",
         "len(measured) >= 69 and measured['error'].abs().median() < 0.06 < held_out['error'].abs().median() < 0.09",
         "len(held_out) == 302 and (held_out['error'] < 0).mean() > 0.6 and -0.3 < low < -0.2 and 0.1 < high < 0.2",
+        "(len(like_ours), sum(like_ours['engine'].str.startswith('llama.cpp'))) == (53, 39)",
+        "measured.query(\"engine == 'vLLM' and phase == 'prefill'\").empty",
+        "not held_out['gpu_type'].isin(['L4', 'T4']).any()",
+        "[*measured.query(\"engine == 'kernels'\")['gpu_type'].value_counts()[['L4', 'T4']]] == [4, 3]",
+        "[*measured['gpu_type'].value_counts()[['L4', 'T4']]] == [4, 3]",
+        # "a band of −20% to +14%", "71 to 101 ms instead of 81"
+        "[round(100 * end) for end in (low, high)] == [-20, 14]",
+        "[round(stated['L4'] / (1 + end)) for end in (high, low)] == [71, 101]",
+        # cutting a layer costs the L4 of 00 more than it saves; the largest errors are of a mixture of experts
+        "two_ms > 0.75 * stated['L4'] and [*worst['gpu_type']][:2] == ['GB10', 'GB10']",
         "[row['ways cut, chosen'] for row in ways] == [4, 4, 2, 1, 1]",
         "len(flips) == 5 and len(found.scenarios) == 14 and 0.14 < found.worst.loss < 0.15",
     ],
     "10_in_flight.ipynb": [
+        # with memory for as many as the fastest placement needs, a slower one that needs fewer
+        "(slower := pl.timeline_of(full, pl.solve(full, objective='rate'))).in_flight_needed < needed",
+        "slower.predicted_rate < placed.predicted_rate",
         "by_size[0]['tokens/s'] < by_size[1]['tokens/s'] < by_size[2]['tokens/s'] > by_size[3]['tokens/s']",
         "waits[0]['s per token'] < 0.5 * waits[-1]['s per token'] and round(found.throughput) == 678",
-        # "vLLM's own best plan loses little", "some 400 are to be expected"
-        "by_filling['vLLM, its best plan'] > 0.9 * found.throughput and 350 < share * found.throughput < 450",
+        # "vLLM's own best plan loses little"; no compromise has as many in flight as a full pipeline needs
+        "by_filling['vLLM, its best plan'] > 0.9 * found.throughput",
+        "all(p.evaluation.in_flight < p.evaluation.in_flight_needed for p in by_latency.points)",
         "0.2 < by_filling['that plan, dynamic: all sequences in one batch'] / found.throughput < 0.3",
-        # "58%" and "within 7%" of the measured pipelines
-        "round(share, 2) == 0.58 and runs['rate_error'].abs().median() < 0.07",
+        # "four within 7%, three about 30% off"; "run 7 had 32%, the other six 44 to 75%"
+        "(errors := sorted(runs['rate_error'].abs()))[3] < 0.07 and 0.25 < errors[4] and errors[6] < 0.35",
+        "round(of_synchronous.iloc[6], 2) == 0.32",
+        "[round(end(of_synchronous.iloc[:6]), 2) for end in (min, max)] == [0.44, 0.75]",
     ],
     "11_requests_and_queues.ipynb": [
-        "0.3 < share < 0.8 and [row['in flight, mixed'] for row in phases] == [18, 20] and (m, len(plan)) == (20, 22)",
+        "0.3 < share < 0.8 and mixed.in_flight == 20 and (m, len(plan)) == (20, 22)",
         # mixing brings about 60 on either placement, and the placement about 50 either way
         "[round(row['mixed'] - row['in turns'], -1) for row in phases] == [60, 60]",
         "[round(ms) for ms in longest.values()] == [15, 278, 24] and 4 < late_90 / mean_90 < 5",
-        # one server, the pipeline, and pl.serve, which knows what a prompt of each length takes
+        # the formula of M/D/1, "4.5 T"
+        "isclose(mean_90, 0.9 / 2 / (1 - 0.9) * prompt_seconds, rel_tol=0.1)",
         "8 < longer[0] < 10 and 2 < longer[1] < 3 and 35 < longer[2] < 50",
-        "isclose(served.requests['ttft_ms'].mean() / 1000 - first, mean(waits_of(steps, 0.5, draw['uniform'])),"
-        " rel_tol=0.03)",
         # "TTFT breaks between 90 and 95%"
         "(ttft := [row['TTFT 50%, s'] for row in by_load])[2] < 1.25 * ttft[0] and ttft[3] > 1.7 * ttft[0]",
-        "0.9 < kept[144] < 0.95 and 3 * kept[2064] < kept[512] < kept[256] < kept[144]",
+        # "94.5%, and the simulation agrees"; "the limit is below 95%"
+        "isclose(kept[144], 256 / 271, abs_tol=0.005) and 3 * kept[2064] < kept[512] < kept[256] < kept[144] < 0.95",
         # "more than ten times as long as one that only writes"
-        "pl.timeline_of(with_load(pl.Workload(2048, 1), 1), mixed).latency_s"
-        " > 10 * pl.timeline_of(with_load(decode, 1), mixed).latency_s",
+        "pl.timeline_of(replace(problem, workload=pl.Workload(2048, 1)), mixed).latency_s"
+        " > 10 * pl.timeline_of(problem, mixed, in_flight=1).latency_s",
         # two pools are ahead under strict limits, behind under lax ones
         "all(d.status == 'optimal' for row in within.values() for d in row) and max(ahead) < min(behind)",
     ],
