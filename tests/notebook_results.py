@@ -184,6 +184,9 @@ RESULTS = {
         "isclose(fewest(5000, 50, rates_of_hire | {'A100-SXM-40': 0.96 * 1.29})[0], 0.96 * three)",
         "fewest(5000, 50, rates_of_hire | {'H100-SXM': 1.04 * 2.99})[0] < three",
         "fewest(5000, 50, rates_of_hire | {'A100-SXM-40': 0.97 * 1.29})[0] < 0.97 * three",
+        # "seven T4s are best (five lie within …), and two L4s contribute as much as eight"
+        "at == 7 and 0.92 < shares['T4'][4] / most_of_t4 < 1",
+        "isclose(shares['L4'][1], shares['L4'][7], rel_tol=0.02)",
         "(in_machines(5000, 15), round(in_machines(5000, 50), 2)) == (8 * price['H100-SXM'], 3.87)",
     ],
     "13_reproducing_the_write_up.ipynb": [
