@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-_FOLD = re.compile(r"<details>\s*<summary>Solution</summary>.*?</details>\s*", flags=re.S)
+_FOLD = re.compile(r"<details>\s*<summary>(?:Solution|An answer)<.*?</details>\s*", flags=re.S)
 
 
 def is_solution(name: str) -> bool:
