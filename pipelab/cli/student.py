@@ -1,9 +1,11 @@
-"""The notebooks as students get them: without solutions."""
+"""The notebooks as students get them: without solutions, and without answers to the questions in words."""
 
 import re
 from typing import Any
 
-_FOLD = re.compile(r"<details>\s*<summary>Solution</summary>.*?</details>\s*", flags=re.S)
+_FOLD = re.compile(
+    r"<details>\s*<summary>(Solution|An answer)</summary>.*?</details>\s*", flags=re.S
+)
 
 
 def is_solution(name: str) -> bool:
