@@ -49,7 +49,8 @@ RESULTS = {
         "[round(least) for least in ladder.values()] == [444, 512, 567, 729]",
         "logged.status == 'optimal' and abs(logged.ms - logged.at_least) < 1e-6 and 100 < logged.nodes < 2000",
         "late.status == 'nodelimit' and gap > 0.01 and late.at_least < late.ms",
-        "[round(pl.solve(pool(2, 4, 2, far=far)).throughput) for far in (0.2, 0.4, 0.5, 10)] == [2809, 2951, 3612, 3612]",
+        # from which speed on T4s help
+        "[round(pl.solve(pool(2, 4, 2, far=far)).throughput) for far in (0.2, 0.4, 0.5)] == [2809, 2951, 3612]",
         # what 02's loop would have to try, and the pairs of T4s
         "sum(__import__('math').perm(11, s) for s in range(1, 12)) == 108505111",
         "[round(TOKENS / r.throughput) for r in (alone, pairs)] == [136, 85]",
