@@ -234,7 +234,6 @@ def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(page):
 
 # What stands below a chart once work beside the kernel is done.
 ENDS_WITH = {
-    "00_start_here.ipynb": "would help most",
     "10_in_flight.ipynb": "in flight:",
     # of the mix explorer: until then the chart of the deployment has no bars
     "12_deployments_and_rent.ipynb": "Best deployment: 4",
