@@ -58,7 +58,7 @@ def check(name: str, value: object) -> Verdict:
     weights asked for are speeds
     """
     exercise = _exercise(name)
-    if value is ... or (value is None and not exercise.none):
+    if value is ... or value is None:
         says = f'exercise {name}: not attempted yet; course.hint("{name}") gives a hint'
         return verdict("not attempted yet", says)
     kind, says, figure, below = exercise.seen(value)
