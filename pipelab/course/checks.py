@@ -32,8 +32,8 @@ def check(name: str, value: object) -> Verdict:
         Of the exercise: notebook and number, such as `"05.1"`; of a lab, its file, such as
         `"lab_schedule"`.
     value : number, function, Schedule, Placement, None or ...
-        The reader's; `...` means not attempted yet, and so does None where no reader would arrive
-        at it. A function is tried on many inputs, and a schedule is run by the simulator.
+        The reader's; None and `...` mean not attempted yet. A function is tried on many inputs, and
+        a schedule is run by the simulator.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def check(name: str, value: object) -> Verdict:
     weights asked for are speeds
     """
     exercise = _exercise(name)
-    if value is ... or (value is None and not exercise.none):
+    if value is ... or value is None:
         says = f'exercise {name}: not attempted yet; course.hint("{name}") gives a hint'
         return verdict("not attempted yet", says)
     kind, says, figure, below = exercise.seen(value)

@@ -169,9 +169,6 @@ class Number:
         this order. Those in `half` earn half of the points.
     rel : float
         Relative tolerance.
-    none : str
-        Where None is an answer that readers arrive at: the hint for it. Otherwise None means not
-        attempted.
     """
 
     target: Callable[[], float]
@@ -180,13 +177,10 @@ class Number:
     half: Mapping[str, Callable[[], float]] = field(default_factory=dict)
     mistakes: Mapping[str, Callable[[], float]] = field(default_factory=dict)
     rel: float = 1e-4
-    none: str = ""
     worth: ClassVar[int] = 1  # points: one for ten minutes
 
     def grade(self, value: object) -> tuple[float, str]:
         """Give a reader's value 1, 0.5 or 0 of its points, with a sentence that says what is off."""
-        if value is None and self.none:
-            return 0, f"Yours is None. Hint: {self.none}"
         try:
             mine = float(cast(Any, value))
         except OverflowError:
@@ -367,7 +361,6 @@ class Function:
     half: Callable[[Any, Any], bool] | None = None
     rel: float = 1e-6
     call: Callable[[Callable[..., Any], Any], Any] = _call
-    none = ""  # None means not attempted, always
     worth: ClassVar[int] = 3
 
     def grade(self, mine: object) -> tuple[float, str]:
@@ -498,7 +491,6 @@ class Construction:
     asks: str
     grade: Callable[[object], tuple[float, str]]
     advice: tuple[str, ...]
-    none = ""  # None means not attempted, always
     worth: ClassVar[int] = 3
 
     def seen(self, found: object) -> Seen:

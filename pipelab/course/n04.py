@@ -103,8 +103,6 @@ EXERCISES: dict[str, Exercise] = {
                 lambda: _twelve_layers(max_gpus_per_stage=2)
             ),
         },
-        none="the heuristic names no GPU, so its result has no placement and no throughput; what it predicts is in "
-        "the result's details",
     ),
     "04.2": Function(
         signature="best_of_orders(stages, links)",

@@ -145,7 +145,7 @@ def checked(name: str, stated: str, hidden: int = 0) -> tuple[float | None, str]
         value = _value(said["answer"])
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, PipelabError) as error:
         return 0.0, f"the answer cannot be read ({type(error).__name__})"
-    if value is ... or (value is None and not exercise.none):
+    if value is ... or value is None:
         return None, "not attempted yet"
     return exercise.grade(value)
 
