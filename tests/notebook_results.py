@@ -234,6 +234,10 @@ RESULTS = {
         # "its choice takes 1.2% longer …, 5.2% with 4, and 14.2% where a message takes 0.1 s"
         "[f'{x:.1%}' for x in chosen.values()] == ['1.2%', '5.2%', '14.2%']",
         "f\"{losses['AMP, Metis']['two sites']:.1%}\" == '8.8%'",
+        # "11, 5, 13 and 3 layers take 4.95 s and fit. With 12, 5, 12 and 3 … 4.75 s, but"
+        "(sizes := [[(a, (0,)), (5, (2,)), (b, (1,)), (3, (3,))] for a, b in ((11, 13), (12, 12))])",
+        "(steps := [pl.timeline_of(problem, pl.Placement.of(of), schedule='ZBH1') for of in sizes])",
+        "[f'{x.timeline.iteration_time:.2f} {bool(x.shortfall)}' for x in steps] == ['4.95 False', '4.75 True']",
         "rules['schedule'].tolist()[0] == 'ZBH1' and rules['fits'].tolist() == [True] * 3 + [False] * 6",
         "where_needed.recompute == ('full', 'none', 'none', 'none')",
         # on the best placement under 1F1B every order takes longer
