@@ -1,6 +1,7 @@
 """Make again what the glossary takes from the notebooks: `python tests/make_glossary_links.py`.
 
-Every entry leads to the place where its term is first met, and the list at the top has all terms.
+Every entry leads to the place where its term is first met, and the list at the top has all terms. Where a word of
+every day is a term, an entry says as what it is first met: *First met as “ideal time” in …*.
 A term that no notebook uses is an error: the glossary has the course's words.
 """
 
@@ -13,7 +14,7 @@ from pipelab.files.bundled_folders import notebooks_dir
 
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 _ENTRY = re.compile(r"### (?P<term>.+)\n")
-_MET = re.compile(r"\*First met in .*\.\*$", flags=re.M)
+MET = re.compile(r"\*First met (?:as “(?P<words>.+)” )?in (?P<place>.*)\.\*$", flags=re.M)
 _LIST = "**All terms**"
 _PARTS = ("0-9", "A-B", "C-D", "E-H", "I-L", "M-O", "P-R", "S", "T-Z")
 
@@ -26,25 +27,29 @@ def texts(path: Path) -> list[tuple[str, str]]:
 
 @cache
 def _said(path: Path) -> tuple[tuple[str, str, str], ...]:
-    """(id, heading, line) of a notebook's own text: without its title, minutes, links, and 00's ways.
+    """(id, heading, line) of a notebook's own text: without title, minutes, links, programs and the list of sources.
 
     The id is that of the cell with the heading, "" under the notebook's title.
     """
     cell, heading, said = "", "", []
     for here, source in texts(path):
-        for line in source.split("\n"):
+        for line in re.sub(r"```.*?```", "", source, flags=re.S).split("\n"):
             if found := re.match(r"(#{1,3}) (.*)", line):
                 cell, heading = ("" if found[1] == "#" else here), found[2]
-            if not re.match(r"# |\*\d+ minutes", line):
-                said.append((cell, heading, LINK.sub("", line)))
+            source_of = heading == "Sources" and line.startswith("- ")
+            if not source_of and not re.match(r"# |\*\d+ minutes", line):
+                said.append((cell, heading, LINK.sub("", line).replace("*", "")))
     return tuple(said)
 
 
 def _forms(term: str) -> re.Pattern[str]:
+    """The term and its plural; capitals behind the first letter, as in ZeRO, are a part of it."""
     stem = (
-        f"{re.escape(term[:-1])}(?:y|ies)" if term.endswith("y") else f"{re.escape(term)}(?:e?s)?"
+        f"{re.escape(term[1:-1])}(?:y|ies)"
+        if term.endswith("y")
+        else f"{re.escape(term[1:])}(?:e?s)?"
     )
-    return re.compile(rf"(?<![\w.-]){stem}(?![\w-])", flags=re.I)
+    return re.compile(rf"(?<![\w.-])(?i:{re.escape(term[0])}){stem}(?![\w-])")
 
 
 def first_met(term: str) -> str:
@@ -80,8 +85,10 @@ def made(glossary: str) -> str:
     terms = terms_of(sources)
     for cell, source in zip(notebook["cells"], sources, strict=True):
         if found := _ENTRY.match(source):
-            met = f"*First met in {first_met(found['term'])}.*"
-            source = _MET.sub(lambda _, met=met: met, source)
+            words = MET.search(source)["words"]
+            place = first_met(words or found["term"])
+            met = f"*First met {f'as “{words}” ' if words else ''}in {place}.*"
+            source = MET.sub(lambda _, met=met: met, source)
         elif source.startswith(_LIST):
             source = listed(terms)
         cell["source"] = source.splitlines(keepends=True)

@@ -273,15 +273,20 @@ RESULTS = {
     ],
     "16_training_placement.ipynb": [
         "before.shortfall.count('needs') == 1 and 0.55 < ratio < 0.6",
+        "f'{before.timeline.iteration_time:.1f}' == '9.1'",
         # every order of two types, every cut of 32 layers
         "len(every) == 2 * 1 + 4 * 31 + 6 * 465 + 6 * 4495 and 1500 < len(fitting) < 2000",
         # "its choice takes 1.2% longer …, 5.2% with 4, and 14.2% where a message takes 0.1 s"
         "[f'{x:.1%}' for x in chosen.values()] == ['1.2%', '5.2%', '14.2%']",
         "f\"{losses['AMP, Metis']['two sites']:.1%}\" == '8.8%'",
+        # "11, 5, 13 and 3 layers take 4.95 s and fit. With 12, 5, 12 and 3 … 4.75 s, but"
+        "(sizes := [[(a, (0,)), (5, (2,)), (b, (1,)), (3, (3,))] for a, b in ((11, 13), (12, 12))])",
+        "(steps := [pl.timeline_of(problem, pl.Placement.of(of), schedule='ZBH1') for of in sizes])",
+        "[f'{x.timeline.iteration_time:.2f} {bool(x.shortfall)}' for x in steps] == ['4.95 False', '4.75 True']",
         "rules['schedule'].tolist()[0] == 'ZBH1' and rules['fits'].tolist() == [True] * 3 + [False] * 6",
-        "recomputed['auto'].recompute == ('full', 'none', 'none', 'none')",
-        # "no order takes less than 4.638 s"
-        "[f'{bound:.3f}' for bound, *where in bounds if placed(*where) == found.placement] == ['4.638']",
+        "where_needed.recompute == ('full', 'none', 'none', 'none')",
+        # on the best placement under 1F1B every order takes longer
+        "joint < best_there",
     ],
     "17_flows.ipynb": [
         "round(hetero.rates['L4'][2]) == 4239 and best_geo.status == 'optimal'",
@@ -292,6 +297,9 @@ RESULTS = {
         "best_hetero.throughput > 5900 and best_hetero.bound < 6200",
         # the certificate: 80 for all nodes, and what shares a layer pays more than 1
         "prices == {'A100': 8, 'L4': 3, 'T4': 2} and sum(prices[m] for m in geo.machines) == geo.layers == 80",
+        # "3/7 + 2/3", and the flow by the roofline: none better than the deployment found, and not proven
+        "isclose(least['two'], 3 / 7 + 2 / 3) and least['one'] == 1 and across.status == 'feasible'",
+        "isclose(across.throughput, apart.throughput, rel_tol=1e-6)",
         # a deployment is a flow
         "several_of_three.throughput <= sum(way.rate for way in ways)",
     ],

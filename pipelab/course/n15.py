@@ -254,7 +254,7 @@ def plot_waits(says: Sequence[str]) -> "Figure":
     Returns
     -------
     plotly.graph_objects.Figure
-        The circle of ranks that wait for each other is red; its ranks are named in the title.
+        The cycle of ranks that wait for each other is red; its ranks are named in the title.
 
     Examples
     --------
@@ -264,9 +264,9 @@ def plot_waits(says: Sequence[str]) -> "Figure":
     """
     found = [_WAITS.fullmatch(said) for said in says]
     waits = [int(said["whom"]) if said else None for said in found]
-    circle = _circle(Given(waits=waits))
+    cycle = _cycle(Given(waits=waits))
     ranks = list(range(len(waits)))
-    colours = [WRONG if rank in circle else NEUTRAL for rank in ranks]
+    colours = [WRONG if rank in cycle else NEUTRAL for rank in ranks]
     figure = new_figure()
     figure.add_scatter(
         x=ranks,
@@ -292,9 +292,9 @@ def plot_waits(says: Sequence[str]) -> "Figure":
         figure.add_annotation(
             x=(rank + whom) / 2, y=0.65 * side, text=plain(said["what"]), showarrow=False
         )
-    title = f"Ranks {listed(list(map(str, circle)))} wait for each other" if circle else "No circle"
-    if rest := [str(rank) for rank in ranks if waits[rank] is not None and rank not in circle]:
-        title += f"; {listed(rest)} only wait{'s' * (len(rest) == 1)} for them" if circle else ""
+    title = f"Ranks {listed(list(map(str, cycle)))} wait for each other" if cycle else "No cycle"
+    if rest := [str(rank) for rank in ranks if waits[rank] is not None and rank not in cycle]:
+        title += f"; {listed(rest)} only wait{'s' * (len(rest) == 1)} for them" if cycle else ""
     bare = {"showgrid": False, "zeroline": False, "showticklabels": False}
     return finish(
         figure,
@@ -423,8 +423,8 @@ def _size(given: Given) -> tuple[int, list[int]]:
     return len(given.waits), [-1 if at is None else at for at in given.waits]
 
 
-def _circle(given: Given) -> list[int]:
-    """Return the ranks that wait for each other in a circle; of several circles, that of the lowest rank."""
+def _cycle(given: Given) -> list[int]:
+    """Return the ranks that wait for each other in a cycle; of several cycles, that of the lowest rank."""
     for rank in range(len(given.waits)):
         seen, at = list[int](), rank
         while at is not None and at not in seen:
@@ -435,23 +435,23 @@ def _circle(given: Given) -> list[int]:
     return []
 
 
-def _off_circle(given: Given, answer: Any) -> str:
-    right = _circle(given)
+def _off_cycle(given: Given, answer: Any) -> str:
+    right = _cycle(given)
     return "" if answer == right else f"yours gives {answer}, expected {right}"
 
 
 def _look_at_waits(given: Given) -> str:
-    right = _circle(given)
+    right = _cycle(given)
     if not right:
-        return "nobody waits in a circle here: every chain ends at a rank that has ended"
+        return "nobody waits in a cycle here: every chain ends at a rank that has ended"
     if len(right) < sum(at is not None for at in given.waits):
-        return "some ranks wait for the circle and are not in it"
-    return "follow the chain from a rank until one comes again: from there on it is the circle"
+        return "some ranks wait for the cycle and are not in it"
+    return "follow the chain from a rank until one comes again: from there on it is the cycle"
 
 
 def _forgets_the_tail(given: Given, answer: Any) -> bool:
-    """Whether the circle is among what is named, together with ranks that only wait for it."""
-    right = _circle(given)
+    """Whether the cycle is among what is named, together with ranks that only wait for it."""
+    right = _cycle(given)
     return bool(right) and set(right) < set(answer)
 
 
@@ -551,9 +551,9 @@ _HINTS: Mapping[str, str] = {
 
 EXERCISES: dict[str, Exercise] = {
     "15.1": Function(
-        signature="circle(waits)",
+        signature="cycle(waits)",
         inputs=drawn(151, 200, _waits, _size),
-        off=_off_circle,
+        off=_off_cycle,
         hint=_look_at_waits,
         half=_forgets_the_tail,
     ),

@@ -152,7 +152,7 @@ def test_a_notebook_takes_the_minutes_that_it_says_and_no_sitting_more_than_a_le
 # the glossary
 
 GLOSSARY = notebooks_dir() / "glossary.ipynb"
-ENTRY = re.compile(r"### (.+)\n\n(.+)\n\n\*First met in \[(.+)\]\((.+)\)\.\*")
+ENTRY = re.compile(r"### (.+)\n\n(.+)\n\n\*First met (?:as “(.+)” )?in \[(.+)\]\((.+)\)\.\*")
 ENTRIES = [
     ENTRY.fullmatch(c.source) for c in _cells(GLOSSARY, "markdown") if c.source.startswith("###")
 ]
@@ -175,6 +175,33 @@ def test_terms_are_listed_and_lead_to_where_they_are_first_met():
     assert cell == f"cell-id={found.id})"
     with pytest.raises(ValueError, match="no notebook has the term 'flux capacitor'"):
         make_glossary_links.first_met("flux capacitor")
+
+
+def _own_words(path):
+    """A notebook's text below its title, without programs, links, asterisks and the list of its sources."""
+    text, sources = _text(path).split("\n", 1)[1].split("\n## Sources")
+    text += re.sub(r"^- .*", "", sources, flags=re.M)
+    text = re.sub(r"```.*?```|^\*\d+ minutes.*?$", "", text, flags=re.S | re.M)
+    return LINK.sub("", text).replace("*", "")
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry[1])
+def test_a_term_occurs_where_it_is_first_met_and_in_no_earlier_notebook(entry):
+    """Capitals behind the first letter count: ZeRO is not zero."""
+    words = (entry[3] or entry[1]).removesuffix("y")
+    first, rest = words[0], re.escape(words[1:])
+    met = re.compile(rf"(?<![\w.-])[{first.lower()}{first.upper()}]{rest}(y|ies|e?s)?(?![\w-])")
+    where = [path.name for path in COURSE if met.search(_own_words(path))]
+    assert where[0] == entry[5].partition("#")[0]
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_word_in_bold_is_explained_in_the_glossary(path):
+    """One to three words on the main line; what is only stressed is in italics."""
+    main = re.sub(r"(?ms)^## Optional.*?(?=^## |\Z)", "", _text(path))
+    bold = re.findall(r"\*\*([a-z][\w'-]*(?: [\w'-]+){0,2}|[A-Z][\w'/-]*[A-Z]\w*)\*\*", main)
+    known = _text(GLOSSARY).casefold()
+    assert [word for word in bold if word.casefold() not in known] == []
 
 
 def _formulas(path):

@@ -311,12 +311,12 @@ def test_what_does_not_fit_is_refused_before_processes_start(monkeypatch, progra
         ),
         (
             ["rank 0 waits for the gradient of microbatch 1 from rank 1", "rank 1 computes F1"],
-            "No circle",
+            "No cycle",
             {(0, 1): "gradient of microbatch 1"},
         ),
     ],
 )
-def test_the_graph_has_an_arrow_for_each_that_waits_and_a_red_circle(says, title, waits):
+def test_the_graph_has_an_arrow_for_each_that_waits_and_a_red_cycle(says, title, waits):
     figure = course.plot_waits(says)
     assert figure.layout.title.text.split("<br>")[0] == title
     arrows = [note for note in figure.layout.annotations if note.showarrow]
