@@ -35,7 +35,9 @@ from pipelab.widgets.mix_answers import (
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_values import Mix, beginning, code_of
 
-_FIRST_S = 0.2  # for a first answer where the batch is chosen, too
+_FIRST_S = 0.15  # for a first answer where the batch is chosen, too
+_FIRST_OF_MANY_S = 0.2  # of more GPUs than these
+_FEW_GPUS = 30
 _FIRST_WITHIN_S = 0.8  # where limits are kept, too
 _LIMIT_S = 30.0  # for one optimum; without a proof by then, the best placement is shown
 _BUDGET_PER_TYPE_S = 5.0  # for every type of which one more is tried
@@ -173,8 +175,11 @@ class MixExplorer(Explorer):
         limit, choose_s = _LIMIT_S, math.inf
         if self._beside.follows:
             choose_s = 0.0
-            if mix.limits or mix.batches:
-                limit = _FIRST_WITHIN_S if mix.limits else _FIRST_S
+            if mix.limits:
+                limit = _FIRST_WITHIN_S
+            elif mix.batches:
+                few = sum(count for _, count in mix.counts) <= _FEW_GPUS
+                limit = _FIRST_S if few else _FIRST_OF_MANY_S
         before = self.state.answer  # a step of a slider seldom changes the best batch by much
         first_batch = None if before is None else before.problem.workload.batch_size
         return lambda stop: solve_mix(mix, stop, limit, choose_s, first_batch)
