@@ -416,7 +416,6 @@ def evaluate(
     if given:
         return first
 
-
     def times_with(number: int) -> list[tuple[float, float]] | None:
         costs, defects = costs_with(number)
         tokens = problem.workload.tokens
@@ -432,7 +431,9 @@ def _costs_with(
     """Return what every stage yields and needs with a number in flight, and what does not fit or has no rate."""
     load = load_with(problem, in_flight)
     costs = [_cost(problem, load, stage) for stage in placement.stages]
-    return costs, [d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)]
+    return costs, [
+        d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)
+    ]
 
 
 def _evaluation_of(

@@ -26,6 +26,7 @@ from pipelab.widgets.mix_answers import (
     MixState,
     deployments,
     kept,
+    no_worse,
     one_gpu_per_stage,
     one_more,
     other_plans,
@@ -192,15 +193,21 @@ class MixExplorer(Explorer):
             self._beside.later(self._look_further, self._learn, _IDLE_S)
 
     def _look_further(self, stop: threading.Event) -> Iterator[dict[str, Any]]:
-        """Yield proof and choice of equals, deployments, one GPU per stage, one more GPU, while no control changes."""
+        """Yield a deployment, proof and choice of equals, the best deployment, one GPU per stage, one more GPU.
+
+        So long as no control changes.
+        """
         known = given(self.found)
         mix, result = known.mix, known.result
+        better = deployments(known, stop, _LIMIT_S)
+        if (first := next(better, None)) is not None:
+            yield {"deployment": first}
         early = result.status in ("feasible", "unknown") and (mix.batches or mix.limits)
         if early or not result.details.get("fewest", True):
             known = solve_mix(mix, stop, _LIMIT_S, CHOOSE_S)
-            yield {"answer": known}
-        for best in deployments(known, stop, _LIMIT_S):
-            yield {"deployment": best}
+            yield {"answer": known, "deployment": no_worse(first, known)}
+        for best in better:
+            yield {"deployment": no_worse(best, known)}
         yield {"one_gpu_per_stage": one_gpu_per_stage(mix, stop)}
         gains: dict[str, float | None] = {}
         for gpu_type, throughput in one_more(mix, stop, _BUDGET_PER_TYPE_S):
