@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import overload
 
@@ -396,13 +396,17 @@ def evaluate(
 
     @cache
     def costs_with(number: int) -> tuple[list[StageCost], list[str]]:
-        return _costs_with(problem, placement, number)
+        load = load_with(problem, number)
+        costs = [_cost(problem, load, stage) for stage in placement.stages]
+        over = [d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)]
+        return costs, over
 
     def with_memory_for(number: int) -> Evaluation:
         costs, defects = costs_with(number)
         if defects:
             raise InvalidPlacement(defects)
-        return _evaluation_of(problem, placement, links, number, costs)
+        reports = map(partial(stage_report, problem), placement.stages, costs)
+        return _evaluation_of(problem, tuple(reports), links, number)
 
     if not timed:
         return replace(with_memory_for(given or 1), in_flight=None)
@@ -425,28 +429,10 @@ def evaluate(
     return _most_attainable(first, with_memory_for, times_with, rates_fall, most)
 
 
-def _costs_with(
-    problem: Problem, placement: Placement, in_flight: int
-) -> tuple[list[StageCost], list[str]]:
-    """Return what every stage yields and needs with a number in flight, and what does not fit or has no rate."""
-    load = load_with(problem, in_flight)
-    costs = [_cost(problem, load, stage) for stage in placement.stages]
-    return costs, [
-        d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)
-    ]
-
-
 def _evaluation_of(
-    problem: Problem,
-    placement: Placement,
-    links: tuple[LinkReport, ...],
-    in_flight: int,
-    costs: Sequence[StageCost],
+    problem: Problem, stages: tuple[StageReport, ...], links: tuple[LinkReport, ...], number: int
 ) -> Evaluation:
-    """Evaluate with a number in flight with which stages of these costs fit."""
-    stages = tuple(
-        stage_report(problem, s, c) for s, c in zip(placement.stages, costs, strict=True)
-    )
+    """Evaluate with a number in flight with which these stages fit."""
     rates = {f"stage {i + 1}": s.throughput for i, s in enumerate(stages)}
     rates |= {f"link {i + 1}→{i + 2}": link.throughput for i, link in enumerate(links)}
     slowest = min(rates.values())
@@ -459,7 +445,7 @@ def _evaluation_of(
         bottlenecks=bottlenecks,
         link_unit=problem.costs.link_units,
         tokens=problem.workload.tokens,
-        in_flight=in_flight,
+        in_flight=number,
         filling=problem.costs.filling,
         at_once=problem.costs.filling_number or math.inf,
         parts=problem.parts,

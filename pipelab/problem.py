@@ -1025,8 +1025,6 @@ def answered(
         nowhere.
     """
     cost, each = costs.stage(model, workload, gpus, layers, batch_split), []
-    if _is_plain(cost, len(gpus)):
-        return cost
     expected = f"expected a number of at least 0 for each of {counted(len(gpus), 'GPU')}"
     bad: list[tuple[str, object, str]] = []
     if isinstance(cost, StageCost):
@@ -1048,17 +1046,6 @@ def answered(
     batch, memory = (tuple(map(float, numbers)) for numbers in each)
     passes = None if passes is None else float(passes)
     return StageCost(float(rate), batch, memory, int(cost.degree), passes)
-
-
-def _is_plain(cost: Any, number: int) -> bool:
-    """Return whether an answer for so many GPUs is valid and in Python's numbers already: most are."""
-    if type(cost) is not StageCost or not type(cost.batch) is type(cost.memory_gb) is tuple:
-        return False
-    rate, passes, values = cost.throughput, cost.pass_seconds, cost.batch + cost.memory_gb
-    timed = passes is None or (type(passes) is float and 0 < passes < math.inf)
-    plain = type(rate) is float and 0 <= rate < math.inf and type(cost.degree) is int
-    plain &= len(cost.batch) == number and len(values) == 2 * number
-    return timed and plain and all(type(value) is float and value >= 0 for value in values)
 
 
 def _number(value: Any) -> Any:

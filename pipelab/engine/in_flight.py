@@ -391,13 +391,13 @@ class InFlightSearch:
         self.deadline.counts()
         return found
 
-    def keep(self, placement: Placement, known: Evaluation | None = None) -> int | None:
+    def keep(self, placement: Placement) -> int | None:
         """Take a placement if it attains more than the best; how many it needs in flight for its rate.
 
-        None where that does not count, or where it does not fit the problem as it is. `known`: its evaluation.
+        None where that does not count, or where it does not fit the problem as it is.
         """
         try:
-            found = known or evaluate(self.problem, placement)
+            found = evaluate(self.problem, placement)
         except InvalidPlacement:
             return None
         yields = self.counted(found)

@@ -250,11 +250,7 @@ class Roofline(CostModel):
         return self.constants.chunk_tokens
 
     def preferring_rate(self) -> Self:
-        return self._fastest
-
-    @derived
-    def _fastest(self) -> Self:
-        return replace(self, prefer="rate")
+        return self if self.prefer == "rate" else replace(self, prefer="rate")
 
     def memory_as_sold(self, gpu_type: str) -> float | None:
         """Return the GB that GPUs of a type have when nothing else uses them.

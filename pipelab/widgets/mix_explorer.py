@@ -176,11 +176,10 @@ class MixExplorer(Explorer):
         limit, choose_s = _LIMIT_S, math.inf
         if self._beside.follows:
             choose_s = 0.0
-            if mix.limits:
-                limit = _FIRST_WITHIN_S
-            elif mix.batches:
-                few = sum(count for _, count in mix.counts) <= _FEW_GPUS
-                limit = _FIRST_S if few else _FIRST_OF_MANY_S
+            if mix.limits or mix.batches:
+                many = sum(dict(mix.counts).values()) > _FEW_GPUS
+                first = _FIRST_OF_MANY_S if many else _FIRST_S
+                limit = _FIRST_WITHIN_S if mix.limits else first
         before = self.state.answer  # a step of a slider seldom changes the best batch by much
         first_batch = None if before is None else before.problem.workload.batch_size
         return lambda stop: solve_mix(mix, stop, limit, choose_s, first_batch)
@@ -200,8 +199,7 @@ class MixExplorer(Explorer):
         known = given(self.found)
         mix, result = known.mix, known.result
         better = deployments(known, stop, _LIMIT_S)
-        if (first := next(better, None)) is not None:
-            yield {"deployment": first}
+        yield {"deployment": (first := next(better, None))}
         early = result.status in ("feasible", "unknown") and (mix.batches or mix.limits)
         if early or not result.details.get("fewest", True):
             known = solve_mix(mix, stop, _LIMIT_S, CHOOSE_S)
