@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import overload
 
@@ -394,8 +394,19 @@ def evaluate(
     timed = problem.workload.phase != "training" and (in_tokens or not links)
     given, filling = problem.workload.in_flight, problem.costs.filling
 
+    @cache
+    def costs_with(number: int) -> tuple[list[StageCost], list[str]]:
+        load = load_with(problem, number)
+        costs = [_cost(problem, load, stage) for stage in placement.stages]
+        over = [d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)]
+        return costs, over
+
     def with_memory_for(number: int) -> Evaluation:
-        return _with_memory_for(problem, placement, links, number)
+        costs, defects = costs_with(number)
+        if defects:
+            raise InvalidPlacement(defects)
+        reports = map(partial(stage_report, problem), placement.stages, costs)
+        return _evaluation_of(problem, tuple(reports), links, number)
 
     if not timed:
         return replace(with_memory_for(given or 1), in_flight=None)
@@ -408,27 +419,20 @@ def evaluate(
     first = with_memory_for(given or 1)
     if given:
         return first
-    return _most_attainable(first, with_memory_for, problem.costs.prefer == "rate", most)
+
+    def times_with(number: int) -> list[tuple[float, float]] | None:
+        costs, defects = costs_with(number)
+        tokens = problem.workload.tokens
+        return None if defects else [(cost.throughput, cost.seconds(tokens)) for cost in costs]
+
+    rates_fall = problem.costs.prefer == "rate"
+    return _most_attainable(first, with_memory_for, times_with, rates_fall, most)
 
 
-def _with_memory_for(
-    problem: Problem, placement: Placement, links: tuple[LinkReport, ...], in_flight: int
+def _evaluation_of(
+    problem: Problem, stages: tuple[StageReport, ...], links: tuple[LinkReport, ...], number: int
 ) -> Evaluation:
-    """Evaluate with a given number in flight.
-
-    Raises
-    ------
-    InvalidPlacement
-        They do not fit, or a stage has no rate.
-    """
-    load = load_with(problem, in_flight)
-    costs = [_cost(problem, load, stage) for stage in placement.stages]
-    defects = [d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)]
-    if defects:
-        raise InvalidPlacement(defects)
-    stages = tuple(
-        stage_report(problem, s, c) for s, c in zip(placement.stages, costs, strict=True)
-    )
+    """Evaluate with a number in flight with which these stages fit."""
     rates = {f"stage {i + 1}": s.throughput for i, s in enumerate(stages)}
     rates |= {f"link {i + 1}→{i + 2}": link.throughput for i, link in enumerate(links)}
     slowest = min(rates.values())
@@ -441,7 +445,7 @@ def _with_memory_for(
         bottlenecks=bottlenecks,
         link_unit=problem.costs.link_units,
         tokens=problem.workload.tokens,
-        in_flight=in_flight,
+        in_flight=number,
         filling=problem.costs.filling,
         at_once=problem.costs.filling_number or math.inf,
         parts=problem.parts,
@@ -449,7 +453,11 @@ def _with_memory_for(
 
 
 def _most_attainable(
-    first: Evaluation, at: Callable[[int], Evaluation], rates_fall: bool, most: int
+    first: Evaluation,
+    at: Callable[[int], Evaluation],
+    times_with: Callable[[int], list[tuple[float, float]] | None],
+    rates_fall: bool,
+    most: int,
 ) -> Evaluation:
     """Choose the number in flight that yields most, of several such numbers the least.
 
@@ -463,45 +471,35 @@ def _most_attainable(
     first : Evaluation
         With one in flight.
     at : function of int
-        The evaluation with this number, or `InvalidPlacement`.
+        The evaluation with this number, which fits.
+    times_with : function of int
+        Tokens/s and seconds of every stage with this number; None if it does not fit.
     rates_fall : bool
         Whether no stage has a higher rate in a later mode: a full pipeline then ends the search.
     most : int
         More in flight are not tried.
     """
-
-    @cache
-    def fitting(number: int) -> Evaluation | None:
-        try:
-            return at(number)
-        except InvalidPlacement:
-            return None
-
     best, here, begin = first, first, 1
     while True:
         useful = min(here.in_flight_needed, most)
         reach = useful if rates_fall else min(most, MOST_IN_FLIGHT)
 
-        def has_changed(number: int, here: Evaluation = here) -> bool:
-            later = fitting(number)
-            return later is None or _times(later) != _times(here)
+        def has_changed(number: int, begin: int = begin) -> bool:
+            return times_with(number) != times_with(begin)
 
         last = begin
         if last < reach:
             rest = range(begin + 1, reach + 1)
             last += bisect_left(rest, True, key=has_changed) if has_changed(reach) else len(rest)
-        candidate = fitting(max(begin, min(last, useful)))
-        if candidate is not None and candidate.attainable > best.attainable * (1 + 1e-12):
-            best = candidate
+        number = max(begin, min(last, useful))
+        if number > begin and times_with(number) is not None:
+            here = at(number)
+        if here.attainable > best.attainable * (1 + 1e-12):
+            best = here
         begin = last + 1
-        following = fitting(begin) if last < reach else None
-        if following is None:
+        if last >= reach or times_with(begin) is None:
             return best
-        here = following
-
-
-def _times(evaluation: Evaluation) -> list[tuple[float, float]]:
-    return [(stage.throughput, stage.seconds) for stage in evaluation.stages]
+        here = at(begin)
 
 
 def _evaluate_pipelines(problem: Problem, pipelines: Sequence[Replicas]) -> DeploymentEvaluation:

@@ -97,6 +97,9 @@ class ReadOnlyDict(dict):
         return type(self), (dict(self),)
 
 
+_CANNOT_CHANGE = (type(None), str, int, float, range)
+
+
 def read_only(value: Any, fresh: bool = False) -> Any:
     """Return a value whose mappings, lists, sets and arrays nobody can change: copies, as somebody else may hold them.
 
@@ -105,7 +108,7 @@ def read_only(value: Any, fresh: bool = False) -> Any:
     >>> read_only([1, {"a": {2}}])
     (1, {'a': frozenset({2})})
     """
-    if value is None or isinstance(value, str | int | float):  # most values, and quick to tell
+    if isinstance(value, _CANNOT_CHANGE):  # most values, and quick to tell
         return value
     if isinstance(value, list | tuple):
         parts = [read_only(part, fresh) for part in value]
@@ -116,7 +119,7 @@ def read_only(value: Any, fresh: bool = False) -> Any:
             value.setflags(write=False)
     elif isinstance(value, set):
         value = frozenset(value)
-    elif isinstance(value, Mapping):
+    elif not hasattr(value, "__dataclass_fields__") and isinstance(value, Mapping):
         value = ReadOnlyDict({key: read_only(part, fresh) for key, part in value.items()})
     return value
 

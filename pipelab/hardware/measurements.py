@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.display import listed
-from pipelab.evaluation import Evaluation, StageReport
+from pipelab.evaluation import Evaluation
 from pipelab.fields import instance
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, place
@@ -243,7 +243,9 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
         return None
     if doubt := doubt_of(problem):
         return ExpectedRate(low=None, high=None, within=None, sentence=doubt)
-    bands = [_band_of(problem, stage) for stage in evaluation.stages]
+    degrees = [stage.degree for stage in evaluation.stages]
+    by_degree = {degree: _band_of(problem, degree) for degree in set(degrees)}
+    bands = [by_degree[degree] for degree in degrees]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
     low, high = (
         _off(evaluation, [1 + getattr(band, side) for band in bands]) for side in ("low", "high")
@@ -359,9 +361,9 @@ def _cut(degree: int) -> str:
     return "1" if degree == 1 else "2" if degree < 4 else "4 or more"
 
 
-def _band_of(problem: Problem, stage: StageReport) -> Band:
+def _band_of(problem: Problem, degree: int) -> Band:
     """Return the errors of times like a stage's: of its group, or of the next wider one that has enough of them."""
-    layout = TENSOR_PARALLELISM if stage.degree > 1 else ONE_GPU
+    layout = TENSOR_PARALLELISM if degree > 1 else ONE_GPU
     engine = cast(Roofline, problem.costs).engine
     group = group_of(problem, engine)._replace(layout=layout)
     bands = (band_of(wider, Roofline()) for wider in group.widened())

@@ -32,7 +32,7 @@ sequences than tokens in an answer, only b of o passes have one, and the others 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,7 @@ class Span:
         return sum(self.numbers)
 
     @classmethod
+    @lru_cache(maxsize=10_000)  # the evaluator asks for the same ones again and again
     def of(cls, model: Transformer, layers: range) -> "Span":
         """One span."""
         numbers = tuple(map(float, model.numbers_of_kinds(layers)))

@@ -250,7 +250,7 @@ class Roofline(CostModel):
         return self.constants.chunk_tokens
 
     def preferring_rate(self) -> Self:
-        return replace(self, prefer="rate")
+        return self if self.prefer == "rate" else replace(self, prefer="rate")
 
     def memory_as_sold(self, gpu_type: str) -> float | None:
         """Return the GB that GPUs of a type have when nothing else uses them.
@@ -353,18 +353,15 @@ class Roofline(CostModel):
         if not isinstance(problem.model, Transformer):
             expected = "expected a Transformer, such as load_model('Llama-3-70B'): Roofline needs its dimensions"
             raise InvalidValue("Problem", [("model", problem.model.name, expected)])
-        load, spans = problem.workload, (range(1), range(problem.model.layers))
+        load = problem.workload
         if self.constants.activation_moves and load.phase in ("decode", "mixed"):
             expected = f"expected another engine for the phase {load.phase!r}: this one trains"
             raise InvalidValue("Problem", [("costs.engine", self.engine, expected)])
-        demand, b = Demand(problem.model, load), load.batch_size
-        gpus = [*{kind.type: kind for kind in problem.cluster.kinds}.values()]
-        hardware = self.for_phase(load.phase).hardware(demand, gpus)
-        with np.errstate(all="ignore"):
-            seconds = [hardware.stage_seconds(Span.of(demand.model, x), b, 1) for x in spans]
-            rates = load.tokens / np.array(seconds)
+        gpus = tuple({kind.type: kind for kind in problem.cluster.kinds}.values())
+        demand = Demand(problem.model, replace(load, in_flight=None))
+        rates = _extreme_rates(self.for_phase(load.phase), demand, gpus)
         # no GPU's, and beyond what solvers compute with
-        for gpu, (least, most) in zip(gpus, np.sort(rates, axis=0).T, strict=True):
+        for gpu, (least, most) in zip(gpus, rates, strict=True):
             if not 1e-9 < least <= most < 1e15:
                 expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {most:g} with one layer"
                 raise InvalidValue("Problem", [("costs.gpus", gpu.type, expected)])
@@ -885,6 +882,16 @@ def can_cut(model: Transformer, t: int) -> bool:
     """Whether t GPUs can cut a layer: heads, and what is cached, come out even."""
     parts = model.kv_parts
     return model.heads % t == 0 and (parts % t == 0 or t % parts == 0)
+
+
+@lru_cache(maxsize=1000)  # many problems differ in the number in flight alone
+def _extreme_rates(costs: Roofline, demand: Demand, gpus: tuple[GPU, ...]) -> list[list[float]]:
+    """Return the least and the greatest tokens/s of each GPU with one layer and with all, even in vain."""
+    hardware, model, b = costs.hardware(demand, gpus), demand.model, demand.load.batch_size
+    spans = [Span.of(model, range(number)) for number in (1, model.layers)]
+    with np.errstate(all="ignore"):
+        rates = [demand.load.tokens / hardware.stage_seconds(span, b, 1) for span in spans]
+    return np.sort(rates, axis=0).T.tolist()
 
 
 @lru_cache(maxsize=10_000)  # many placements have the same stages

@@ -206,17 +206,19 @@ def deployments(
             return
         if stop.is_set():
             return
-        best = _no_worse(best, answer)
+        best = no_worse(best, answer)
         keep(key, best, best.status)
         yield best
         if best.status in PROVEN_STATUSES:
             return
 
 
-def _no_worse(best: Deployment, answer: MixAnswer) -> Deployment:
-    """Return a deployment, or the answer's pipeline alone where that yields more."""
+def no_worse(best: Any, answer: MixAnswer) -> Any:
+    """Return a deployment, or the answer's pipeline alone where that yields more; what is none stays as it is."""
     placement, known = answer.result.placement, answer.result.throughput or 0.0
-    if placement is None or known <= (best.throughput or 0.0) * (1 + ONE_ANSWER):
+    if placement is None or not isinstance(best, Deployment):
+        return best
+    if known <= (best.throughput or 0.0) * (1 + ONE_ANSWER):
         return best
     alone = (given(pipeline_of(answer.problem, (placement,), answer.limits)),)
     best = replace(best, pipelines=alone, throughput=known)

@@ -26,6 +26,7 @@ from pipelab.widgets.mix_answers import (
     MixState,
     deployments,
     kept,
+    no_worse,
     one_gpu_per_stage,
     one_more,
     other_plans,
@@ -35,7 +36,9 @@ from pipelab.widgets.mix_answers import (
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_values import Mix, beginning, code_of
 
-_FIRST_S = 0.2  # for a first answer where the batch is chosen, too
+_FIRST_S = 0.15  # for a first answer where the batch is chosen, too
+_FIRST_OF_MANY_S = 0.2  # of more GPUs than these
+_FEW_GPUS = 30
 _FIRST_WITHIN_S = 0.8  # where limits are kept, too
 _LIMIT_S = 30.0  # for one optimum; without a proof by then, the best placement is shown
 _BUDGET_PER_TYPE_S = 5.0  # for every type of which one more is tried
@@ -174,7 +177,9 @@ class MixExplorer(Explorer):
         if self._beside.follows:
             choose_s = 0.0
             if mix.limits or mix.batches:
-                limit = _FIRST_WITHIN_S if mix.limits else _FIRST_S
+                many = sum(dict(mix.counts).values()) > _FEW_GPUS
+                first = _FIRST_OF_MANY_S if many else _FIRST_S
+                limit = _FIRST_WITHIN_S if mix.limits else first
         before = self.state.answer  # a step of a slider seldom changes the best batch by much
         first_batch = None if before is None else before.problem.workload.batch_size
         return lambda stop: solve_mix(mix, stop, limit, choose_s, first_batch)
@@ -187,15 +192,20 @@ class MixExplorer(Explorer):
             self._beside.later(self._look_further, self._learn, _IDLE_S)
 
     def _look_further(self, stop: threading.Event) -> Iterator[dict[str, Any]]:
-        """Yield proof and choice of equals, deployments, one GPU per stage, one more GPU, while no control changes."""
+        """Yield a deployment, proof and choice of equals, the best deployment, one GPU per stage, one more GPU.
+
+        So long as no control changes.
+        """
         known = given(self.found)
         mix, result = known.mix, known.result
+        better = deployments(known, stop, _LIMIT_S)
+        yield {"deployment": (first := next(better, None))}
         early = result.status in ("feasible", "unknown") and (mix.batches or mix.limits)
         if early or not result.details.get("fewest", True):
             known = solve_mix(mix, stop, _LIMIT_S, CHOOSE_S)
-            yield {"answer": known}
-        for best in deployments(known, stop, _LIMIT_S):
-            yield {"deployment": best}
+            yield {"answer": known, "deployment": no_worse(first, known)}
+        for best in better:
+            yield {"deployment": no_worse(best, known)}
         yield {"one_gpu_per_stage": one_gpu_per_stage(mix, stop)}
         gains: dict[str, float | None] = {}
         for gpu_type, throughput in one_more(mix, stop, _BUDGET_PER_TYPE_S):

@@ -378,8 +378,11 @@ def test_first_an_answer_then_everything_else_that_is_known(monkeypatch):
     monkeypatch.setattr(mix_explorer, "_FIRST_S", 0.0)
     mix_answers._kept.clear()
 
+    early = []
+
     async def watched():
         shown = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 1, "L4": 1}, phase="decode")
+        shown.observe(lambda change: early.append(change["new"]), "state")
         first, best = shown.found.result, shown.best
         assert "being solved" in shown.text.value
         assert "being solved" in shown.deployed.layout.title.text
@@ -392,6 +395,9 @@ def test_first_an_answer_then_everything_else_that_is_known(monkeypatch):
     first, best, shown = asyncio.run(watched())
     proven = shown.found.result
     assert (first.status, best, proven.status) == ("feasible", None, "optimal")
+    # a deployment does not wait for that proof, and is there from then on
+    assert early[0].answer.result is first
+    assert None not in {state.deployment for state in early}
     assert (first.throughput or 0.0) <= proven.throughput <= (first.bound or math.inf)
     assert "proven optimal" in shown.chart.layout.title.text
     said, size = shown.text.value, proven.problem.workload.batch_size
