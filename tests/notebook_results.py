@@ -192,6 +192,11 @@ RESULTS = {
         # "At a batch of 16 vLLM's rules cost 5%", "within 7% of each other"
         "round(cost_of_rules('vLLM', at_16), 2) == 0.05 and cost_of_rules('vLLM', at_best) < 0.001",
         "max(cost_of_rules(e, at_best) for e in engines) < 0.07 < 0.08 < cost_of_rules('TensorRT-LLM', at_16)",
+        # "they cost 5 to 27% with a batch of 16, and with the best batch at most 6%"
+        "[f'{cost_of_rules(e, at):.0%}' for e, at in (('llama.cpp', at_16), ('llama.cpp', at_best))] == ['27%', '6%']",
+        # Farley's bound by hand
+        "(round(rounds[0]['tokens/s']), round(rounds[0]['bound']), round(rate[0, 3, 0])) == (3713, 6773, 953)",
+        "f\"{rounds[0]['prices'][1]:.1f} {rounds[0]['bound'] / rounds[0]['tokens/s']:.3f}\" == '174.2 1.824'",
         # where headlines turn: "These are equal at x = 13%", "within 2%: a tie", "2.6 times as much", "stay 90% dearer"
         "f'{(best.throughput - one.throughput) / (best.throughput + one.throughput):.0%}' == '13%'",
         "f'{best.throughput:.0f} {one.throughput:.0f}' == '4872 3721' and len(gain := added.set_index('type')) == 3",
@@ -202,6 +207,18 @@ RESULTS = {
         # "one H100 and one A10", which a few percent change
         "usd == 3.74 and in_words(chosen) == '1 × (1 H100 + 1 A10)' and (cheaper, dearer) == (3, -9)",
         "isclose(robust.usd_per_hour, usd) and (robust.count, by_kit.count) == (1, 2)",
+        "(f'{predicted:.0f}', robust.status) == ('5591', 'optimal') and isclose(0.9 * predicted, robust.throughput)",
+        # "At rates 3% higher one H100 is enough, at rates 9% lower it does not serve the load", in a folded answer
+        "rent[3] == '1 × (1 H100)' and rent[-9] != rent[0] == rent[2]",
+        # "16 sequences on an H100 at 10 ms, 32 at 15, 192 at 50", "a sixth of the sequences"
+        "(cheap := lambda ms: (k := keeping(ms)).loc[(k['dollars'] / k['rate']).idxmin()])",
+        "[c['batch'] * c['in_flight'] for c in map(cheap, (10, 15, 50)) if c['H100-SXM'] == 1] == [16, 32, 192]",
+        # what the explorer shows, in a folded answer
+        "(cuts := lambda counts, load: pl.deploy(replace(problem, cluster=cluster.with_counts(counts), workload=load),"
+        " batches=[2**n for n in range(10)]))",
+        "sorted(len(p.placement) for p in cuts(have | {'T4': 0}, decode).pipelines) == [1, 4]",
+        "(five := cuts(have, pl.Workload(2048, 16))).count == 5 and sorted(len(p.placement) for p in five.pipelines)"
+        " == [1, 2, 2, 4]",
         "round(by_kit.throughput) == 5227",
         # "three A100s … cost 3.87", ahead with the A100 4% cheaper or the H100 5% dearer, and with 3% or 4% not yet
         "round(three := 3 * price['A100-SXM-40'], 2) == 3.87",
