@@ -22,8 +22,8 @@ RESULTS = {
         "(round(alone.throughput), round(pairs.throughput)) == (6341, 6693)",
         # "a factor of 1.85 … is far beyond these errors"
         "len(others) > 200 and 0.03 < fitted.median() < others.median() < 0.1 and others.max() < 0.5",
-        # the optimum turns soon, and keeps "more than three quarters"; "72% too fast"
-        "0.2 < firm.worst.loss < 0.25 and len(ran) == 7 and as_served.median() < 0.1 < 0.7 < never_waiting.median()",
+        # the optimum turns soon, and keeps "more than three quarters"
+        "0.2 < firm.worst.loss < 0.25",
         # what one more GPU, and a faster link, bring
         "[round(pl.solve(replace(problem, cluster=cluster.with_counts({**COUNTS, kind: COUNTS[kind] + 1}))).throughput)"
         " for kind in COUNTS] == [7529, 6341, 6321]",
