@@ -84,7 +84,7 @@ class Sent(Frozen):
     def __str__(self) -> str:
         who = f"{counted(self.number, 'request')} of a file"
         if self.rows is None:
-            unit = "token" if self.tokens["answer"] == 1 else "tokens"
+            unit = "token" if str(self.tokens["answer"]) == "1" else "tokens"
             sizes = f"prompts of {self.tokens['prompt']}, answers of {self.tokens['answer']} {unit}"
             who = f"{counted(self.number, 'request')} ({sizes})"
         if self.clients is not None:
