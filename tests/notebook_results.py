@@ -22,11 +22,19 @@ RESULTS = {
         "(round(alone.throughput), round(pairs.throughput)) == (6341, 6693)",
         # "a factor of 1.85 … is far beyond these errors"
         "len(others) > 200 and 0.03 < fitted.median() < others.median() < 0.1 and others.max() < 0.5",
-        # the optimum turns soon, and keeps "more than three quarters"; "72% too fast"
-        "0.2 < firm.worst.loss < 0.25 and len(ran) == 7 and as_served.median() < 0.1 < 0.7 < never_waiting.median()",
+        # the optimum turns soon, and keeps "more than three quarters"
+        "0.2 < firm.worst.loss < 0.25",
         # what one more GPU, and a faster link, bring
         "[round(pl.solve(replace(problem, cluster=cluster.with_counts({**COUNTS, kind: COUNTS[kind] + 1}))).throughput)"
         " for kind in COUNTS] == [7529, 6341, 6321]",
+        # "19% (7,529 instead of 6,321), a fifth L4 0.3%"
+        "(f'{7529 / result.throughput - 1:.0%}', f'{alone.throughput / result.throughput - 1:.1%}') == ('19%', '0.3%')",
+        # "While L4s and T4s both hold layers in this order, no other cut helps"; without L4s one does
+        "round(pl.evaluate(problem, placed(cut(*ORDERS[0], A100=22, L4=0, T4=4))).throughput) == 3413",
+        "min(max(times(cut(*ORDERS[0], A100=a, L4=b, T4=c))) for a in range(23) for b in range(1, 14) for c in range(9)"
+        " if 3 * a + 4 * b < 80) == link_ms(3, 7)",
+        # "in 12 cases"
+        "len(firm.of_speeds) - 1 == 12",
         "round(MS['A100-SXM-40'] / MS['T4'], 2) == 0.11 and f'{1000 * problem.tensor_gb():.1f}' == '33.6'",
     ],
     "01_splitting_layers.ipynb": [
@@ -39,7 +47,9 @@ RESULTS = {
         "abs(in_best_order['by speed'] - 2048000 / 340) < 1e-6 and rule == 'by speed' and 0.99 < beaten < 1",
         "round(with_t4 / 225005, 2) == 0.94",
         "[n for _, n in searches.values()] == [778641, 3704, 498, 50]",
-        "1.06 < by_division / stopped.throughput < 1.065 and stopped.bound > 20 * stopped.throughput",
+        "f'{by_division / stopped.throughput - 1:.0%}' == '6%' and stopped.bound > 20 * stopped.throughput",
+        # exercise 2
+        "round(sum(comb(15, len(order) - 1) for order in every_order) / 1e6) == 174",
         # the dynamic program proves the optimum of 00, and the kit agrees
         "least_ms == 324 and isclose(2_048_000 / least_ms, pl.solve(eleven).throughput)",
         "(len(every_order), cut_orders, sum(perm(14, s) for s in range(1, 15))) == (36749, 162, 236975164804)",
@@ -49,6 +59,8 @@ RESULTS = {
         "[round(least) for least in ladder.values()] == [444, 512, 567, 729]",
         "logged.status == 'optimal' and abs(logged.ms - logged.at_least) < 1e-6 and 100 < logged.nodes < 2000",
         "late.status == 'nodelimit' and gap > 0.01 and late.at_least < late.ms",
+        # in rates the gap is the same number
+        "isclose((TOKENS / late.at_least) / (TOKENS / late.ms) - 1, gap)",
         # from which speed on T4s help
         "[round(pl.solve(pool(2, 4, 2, far=far)).throughput) for far in (0.2, 0.4, 0.5)] == [2809, 2951, 3612]",
         # what 02's loop would have to try, and the pairs of T4s
@@ -81,8 +93,10 @@ RESULTS = {
         "[row['more'] for row in by_band] == ['60%', '60%', '32%', '32%', '60%']",
         "(band := __import__('pipelab.hardware.relative_bands', fromlist=['']).relative_band)",
         "[round(band(kind).share, 2) for kind in ('A100-SXM-40', 'T4')] == [0.11, 0.19]",
-        "(many := pl.deploy(fleet(1))).sentence.startswith('8 pipelines')",
-        "1.04 < many.throughput / shared.throughput < 1.06",
+        "several.sentence.startswith('8 pipelines') and f'{several.throughput / shared.throughput - 1:.0%}' == '5%'",
+        # "33.3% with blocks of 16 layers, 7.1% with blocks of 4, 8.6% with blocks of 2, and only 2.9%"
+        "[f'{pl.solve(course.seven_gpus(n)).throughput / pl.solve(course.seven_gpus(n, 1)).throughput - 1:.1%}'"
+        " for n in (16, 4, 2, 1)] == ['33.3%', '7.1%', '8.6%', '2.9%']",
     ],
     "06_taming_the_explosion.ipynb": [
         # the rates that the notebook writes are those of the cost model
@@ -97,11 +111,12 @@ RESULTS = {
         "[r.size['classes'] for r in solved.values()] == [3, 4, 3, 2]",
         "{r.status for r in solved.values()} == {'optimal'}",
         "walk(single.throughput, follows) and follows == {0: [0, 1], 1: [0, 1], 2: [2]}",
-        # decode: a T4 reads as fast as an L4, and shares nothing
-        "rows[1]['T4, ms'] < rows[1]['L4, ms'] < 0.6 * rows[0]['T4, ms'] and rows[1]['GPUs per stage'] == 1",
         # prices do not suffice, whole stages do
         "whole.by == 'whole stages' and whole.most_layers == 79 and abs(whole.rate - 2048000 / 289) < 1e-6",
-        "[round(p.throughput / best, 2) for p in curve.points if len(p.placement.gpus) == 6] == [0.83]",
+        # the table of that section: "Whole stages hold only 79"
+        "max(most(mix, whole.rate) + held[case] for mix, case in last) == held[3, 7, 3] == 79",
+        # the saved run: ten thousand GPUs take no longer than sixteen
+        "len(times) > 20 and times.query('number == 10000')['slowest, s'].item() < 20 < times['slowest, s'][0]",
     ],
     "07_pipeline_schedules.ipynb": [
         "(gpipe.makespan, one_f_one_b.makespan, chunked.makespan, agree) == (33, 33, 28.5, 600)",

@@ -133,7 +133,7 @@ def test_what_the_cells_call_beyond_the_thin_part_only_becomes_less():
         if homes[name] not in thin and not homes[name].startswith("pipelab.course.")
     }
     assert beyond == _beyond()
-    assert len(beyond) <= 11
+    assert len(beyond) <= 6
 
 
 def test_the_modules_of_the_page_need_no_others():
