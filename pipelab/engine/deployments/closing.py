@@ -13,7 +13,7 @@ from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS, Deplo
 from pipelab.engine.deployments.listing import MOST_LABELS, Listing
 from pipelab.engine.deployments.master_program import PipelineColumn, Prices, solve_whole_program
 from pipelab.engine.deployments.mix_tables import MixTables, smallest
-from pipelab.engine.deployments.pricing import Offer
+from pipelab.engine.deployments.pricing import LeastPrices, Offer
 from pipelab.engine.deployments.rounding import as_often_as_chosen
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.fields import given
@@ -27,6 +27,7 @@ _LABELS_FACTOR = 5  # from one list to the next
 _COMPLETING_GROWTH = 0.6
 _MOST_LISTING_STEPS = 600_000_000  # some twenty seconds
 _SMALL_OPEN_SHARE = 0.05
+_KAPPAS_OF_LIST = 4  # prices of a second with which labels are compared
 _FEW_MIXES = 5_000
 
 
@@ -39,7 +40,7 @@ def are_few_mixes(counts: Iterable[int]) -> bool:
 class ClosingSearch(DeploymentSearch):
     """A search that lists the pipelines that a better deployment could have, or that are better alone."""
 
-    _profits: tuple[Prices, dict[Offer, float]] | None = None
+    _least: tuple[Prices, dict[Offer, LeastPrices]] | None = None
 
     def close_gap(self) -> None:
         """List the pipelines that a better deployment could have, and solve the whole program over them.
@@ -143,7 +144,12 @@ class ClosingSearch(DeploymentSearch):
             if wide and offer.tokens < np.inf and not by_stages:
                 sure, loose = self._list_by_tables(MixTables(offer, self.deadline), per_gpu, short)
             else:
-                listing = Listing(offer, per_gpu, short, self.deadline, most_labels)
+                least = given(self._least)[1][offer]
+                near = offer.asked[1] - least.price >= -short
+                per_second = np.unique(least.per_second[near & (least.per_second > 0)])
+                some = np.linspace(0, len(per_second) - 1, min(len(per_second), _KAPPAS_OF_LIST))
+                per_second = per_second[some.round().astype(int)].tolist()
+                listing = Listing(offer, per_gpu, short, self.deadline, most_labels, per_second)
                 sure, loose = self._list_by_labels(listing)
             if loose and not offer.numbers.single:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
@@ -157,14 +163,13 @@ class ClosingSearch(DeploymentSearch):
     ) -> dict[Offer, float]:
         """Return the offers of which a pipeline may be within the slack, and the most it may yield above its price."""
         most = {}
-        if self._profits is None or self._profits[0] is not prices:
-            self._profits = prices, {}
-        known = self._profits[1]
+        if self._least is None or self._least[0] is not prices:
+            self._least = prices, {}
+        known = self._least[1]
         for offer in offers:
             if offer not in known:
-                least = offer.least(prices.per_gpu(offer.pool), self.deadline)
-                known[offer] = float((offer.asked[1] - least.price).max())
-            profit = known[offer]
+                known[offer] = offer.least(prices.per_gpu(offer.pool), self.deadline)
+            profit = float((offer.asked[1] - known[offer].price).max())
             if profit >= -prices.as_rate(offer.pool, slack):
                 most[offer] = profit / prices.as_rate(offer.pool, 1.0)
         return most

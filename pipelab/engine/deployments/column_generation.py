@@ -192,7 +192,7 @@ class Generation(ClosingSearch):
             reached = first
             if stages is not None:
                 self._add_path(offer, stages)
-                reached = max(first, offer.counted(stages))
+                reached = max(first, offer.promised(stages))
             after = reached * (1 + ATTAINED)  # what is between these two counts as the higher one
             greatest = max(greatest, min(-negative, after / price) if price > 0 else -negative)
             if after < last and price > 0:
@@ -317,7 +317,7 @@ class Generation(ClosingSearch):
         gpus = tuple(np.sum([stage_gpus for _, stage_gpus in path], axis=0).tolist())
         if (np.array(gpus) > self.goal.counts).any():
             return self.add_column(
-                PipelineColumn(rate=offer.counted(path), gpus=gpus, offer=offer, stages=())
+                PipelineColumn(rate=offer.promised(path), gpus=gpus, offer=offer, stages=())
             )
         stages = tuple(path)
         attained, slowed = offer.evaluated(stages)

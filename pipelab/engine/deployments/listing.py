@@ -16,7 +16,7 @@ stage is left, for the hop back. Where an engine fills a pipeline by stages, a l
 flight.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -92,6 +92,8 @@ class Listing:
         By how much the rate of a pipeline may fall short of the price of its GPUs, tokens/s.
     most : int
         Labels kept at each boundary, those that can make up most.
+    per_second : sequence of float
+        Prices of a second, tokens/s, at which what the layers before cost is known too.
 
     Attributes
     ----------
@@ -108,6 +110,7 @@ class Listing:
         slack: float,
         deadline: Deadline,
         most: int = MOST_LABELS,
+        per_second: Sequence[float] = (),
     ) -> None:
         self.offer, self.table, self.deadline, self.most = offer, offer.table, deadline, most
         few = len(self.table.composition) <= _MOST_COMPOSITIONS
@@ -124,6 +127,12 @@ class Listing:
         to_go = paths.paid(prices, 0.0, asked, deadline)
         # by boundary and rate reached: how much more than their rate the layers before cost at least
         self.short = np.minimum.accumulate(to_go - offer.asked[1], axis=1)
+        # the least with a price κ of a second, less κ times the time that there is
+        self.with_time = []
+        for kappa in per_second:
+            timed = paths.paid(prices, kappa, asked, deadline) - kappa * offer.time_limit
+            short = np.minimum.accumulate(timed - offer.asked[1], axis=1)
+            self.with_time.append((kappa, short))
         free = np.zeros_like(prices)
         self.soonest = paths.paid(free, 1.0, asked[:1], deadline)[:, 0]
         if timing is not None:
@@ -247,9 +256,13 @@ class Listing:
                     offer.problem.workload.tokens / slowest,
                 )
                 so_far = so_far + back
-            if np.isfinite(offer.tokens):
-                most = np.minimum(slowest, offer.tokens / (so_far + self.soonest[begin]))
-                keep &= price + self.short[begin, self._reached(most)] <= self.slack
+            if np.isfinite(offer.tokens) or offer.paced:
+                most_tokens = offer.most_tokens(slowest)
+                most = np.minimum(slowest, most_tokens / (so_far + self.soonest[begin]))
+                k = self._reached(most)
+                keep &= price + self.short[begin, k] <= self.slack
+                for kappa, short in self.with_time:
+                    keep &= price + kappa * so_far + short[begin, k] <= self.slack
             elif offer.timing is None:
                 so_far = np.zeros_like(so_far)
             done = _Labels(
@@ -280,7 +293,8 @@ class Listing:
         )
         if self.by_stages:
             most = np.minimum(most, labels.stages + offer.problem.costs.filling_number)
-        rate = np.minimum(labels.rate, most * tokens / np.maximum(labels.seconds, 1e-300))
+        in_flight = np.minimum(most * tokens, offer.most_tokens(labels.rate))
+        rate = np.minimum(labels.rate, in_flight / np.maximum(labels.seconds, 1e-300))
         rate[most < offer.numbers.first] = 0.0
         few = labels.gpus.sum(axis=1) <= self.offer.most_gpus
         worth = np.flatnonzero((rate >= labels.price - self.slack) & (rate > 0) & few)
