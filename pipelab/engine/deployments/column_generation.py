@@ -317,7 +317,7 @@ class Generation(ClosingSearch):
         gpus = tuple(np.sum([stage_gpus for _, stage_gpus in path], axis=0).tolist())
         if (np.array(gpus) > self.goal.counts).any():
             return self.add_column(
-                PipelineColumn(rate=offer.promised(path), gpus=gpus, offer=offer, stages=())
+                PipelineColumn(rate=offer.counted(path), gpus=gpus, offer=offer, stages=())
             )
         stages = tuple(path)
         attained, slowed = offer.evaluated(stages)

@@ -43,8 +43,9 @@ from pipelab.requests import Limits, request_tokens
 
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
 _RATE_STEPS = 200  # where numbers in flight are limited: steps of the logarithm
-_KAPPAS, _KAPPA_HALVINGS = 10, 3  # prices of a second that are tried; and nearer ones
+_KAPPA_STEP, _KAPPA_HALVINGS = 3.0, 3  # from one price of a second to the next; then to nearer ones
 _JUST_ABOVE_FACTOR, _JUST_BELOW_FACTOR = 1 + 1e-11, 1 - 1e-6
+_KAPPAS_OF_LAYERS = 40
 _MOST_MARKS = 64  # numbers in flight: the rates at which there is time for one more
 _RATES_AT_ONCE = 16  # rates at once
 _HOP_STEP_SHARE = 0.02  # of the shortest traversal
@@ -191,8 +192,27 @@ class Offer:
         """Rates of stages at which the GPUs can hold all layers, ascending."""
         rates = np.unique(self.table.rate)
         rates, enough = rates[rates > 0], self.problem.model.layers * (1 - 1e-9)
-        above = bisect_left(rates, True, key=lambda rate: self.table.holdable(rate) < enough)
+        above = bisect_left(rates, True, key=lambda rate: self._holdable(rate) < enough)
         return rates[:above]
+
+    def _holdable(self, rate: float) -> float:
+        """The most layers that the GPUs hold at a rate if a traversal takes no longer than it may, at most.
+
+        With κ layers per second, a stage of l layers and s seconds is worth l - κ·s, and a GPU of it the same share as
+        all others. Stages in time hold no more than what all GPUs are worth at best, and κ times the time.
+        """
+        table, most = self.table, self.table.holdable(rate)
+        if math.isinf(self.longest):
+            return most
+        size, hop = table.composition.sum(axis=1)[:, None], float(table.hop.min())
+        used, reaches = table.composition > 0, table.rate >= rate
+        seconds = np.where(reaches, table.seconds, 0.0) + hop
+        for kappa in np.geomspace(1 / 64, 64, _KAPPAS_OF_LAYERS) * len(self.span) / self.longest:
+            worth = np.where(reaches, (table.spans.layers - kappa * seconds) / size, 0.0)
+            of_class = np.where(used, worth.max(axis=1, initial=0.0)[:, None], 0.0).max(axis=0)
+            worth_of_all = float(of_class @ table.classes.count)
+            most = min(most, worth_of_all + kappa * (self.longest + hop))
+        return most
 
     @cached_property
     def rates(self) -> np.ndarray:
@@ -273,7 +293,7 @@ class Offer:
                 return LeastPrices(price, per_second)
             first = [which[np.argsort(-value[which])[:_RATES_AT_ONCE]] for value in (ratio, profit)]
             which = np.unique(np.concatenate(first))
-            refined = self._least(fine, prices, which, deadline, _KAPPA_HALVINGS)
+            refined = self._least(fine, prices, which, deadline, per_second[which])
             price[which] = np.maximum(price[which], refined.price)
             per_second[which] = refined.per_second
             closer[which] = True
@@ -284,9 +304,9 @@ class Offer:
         prices: np.ndarray,
         which: np.ndarray,
         deadline: Deadline,
-        halvings: int = 0,
+        near: np.ndarray | None = None,
     ) -> LeastPrices:
-        """Find the least prices of some rates with a few κ, and as often as asked with some half-way to the next."""
+        """Find the least prices of some rates with a few κ, or with those near one for each."""
         best = paths.paid(prices, 0.0, which, deadline)[-1]
         chosen = np.zeros_like(best)
         low, high = (rates[which] for rates in self.asked)
@@ -307,12 +327,15 @@ class Offer:
             better = value > best[at]
             best[at[better]], chosen[at[better]] = value[better], kappa
 
-        ratio = best[known] / limit[known]
-        kappas = np.geomspace(ratio.min() / 8, ratio.max() * 8, _KAPPAS)
-        step, every = kappas[1] / kappas[0], np.arange(len(which))
-        for kappa in kappas:
-            improve(kappa, every)
-        for _ in range(halvings):
+        if near is None:
+            ratio = np.log(best[known] / limit[known]) / math.log(_KAPPA_STEP)
+            for power in range(math.floor(ratio.min()) - 2, math.ceil(ratio.max()) + 3):
+                improve(_KAPPA_STEP**power, np.arange(len(which)))
+            return LeastPrices(best, chosen)
+        for kappa in np.unique(near[near > 0]):
+            improve(kappa, np.flatnonzero(near == kappa))
+        step = _KAPPA_STEP
+        for _ in range(_KAPPA_HALVINGS):
             step = math.sqrt(step)
             for kappa in np.unique(chosen[chosen > 0]):
                 at = np.flatnonzero(chosen == kappa)
@@ -362,8 +385,13 @@ class Offer:
                     best = paid, stages
         return (None if best is None else best[1]), bound
 
+    def counted(self, stages: Sequence[StageOf]) -> float:
+        """With what stages count in the bound, limits on time aside: no pipeline of these in this order attains more."""
+        slowest, took = self._slowest_and_seconds(stages)
+        return min(slowest, self.tokens / took) if slowest else 0.0
+
     def promised(self, stages: Sequence[StageOf]) -> float:
-        """With what stages count in the bound: no pipeline of these in this order attains more."""
+        """`counted` within limits on time: with no more in flight than there is time for."""
         slowest, took = self._slowest_and_seconds(stages)
         if not slowest or took > self.longest:
             return 0.0
