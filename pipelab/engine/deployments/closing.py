@@ -57,6 +57,8 @@ class ClosingSearch(DeploymentSearch):
         if self.finished:
             return
         self.settled = self.settled or self._settle_by_full_pipelines()
+        if len(self.goal.pools) > 1 and not self.finished:
+            self._list_one_pool([*self.goal.pools][-1])
         few = are_few_mixes(self.goal.counts.tolist())
         bound = given(self.prices).bound
         near, labels, last = _FIRST_SLACK_SHARE * bound, _FIRST_LABELS, 0
@@ -70,7 +72,7 @@ class ClosingSearch(DeploymentSearch):
             known = self.steps
             complete, solved = self._solve_over_list(slack, wide=wide, most_labels=labels)
             if complete and solved:
-                self._bound_by_list(slack)
+                self._bound_by_list(slack, self.value)
             if complete and slack >= self.slack:
                 self.settled = solved
                 return
@@ -90,14 +92,45 @@ class ClosingSearch(DeploymentSearch):
         if not self.finished and not few:
             self._solve_over_list(self.slack, wide=False, most_labels=_FIRST_LABELS)
 
-    def _bound_by_list(self, slack: float) -> None:
+    def _bound_by_list(self, slack: float, value: float | None) -> None:
         """Keep the bound of a complete list: what is better than its best has a pipeline further below its price."""
-        bound, value = given(self.prices).bound, self.value
+        bound = given(self.prices).bound
         if self.goal.load:
             bound = bound + slack if value is None else min(bound + slack, value)
         else:
             bound = max(bound - slack, value or 0.0)
         self.knows(bound, "lists of pipelines")
+
+    def _list_one_pool(self, pool: str) -> None:
+        """List the pipelines of one pool, which are few if tokens have limits; prices say what others yield at most.
+
+        Each GPU that is left serves the other pools with the rate that its price allows: a program over these and the
+        list bounds all deployments. Then pipelines of the others are sought on the GPUs that its best answer leaves.
+        """
+        prices, slack = given(self.prices), self.slack
+        others, classes = [other for other in self.goal.pools if other != pool], self.goal.counts
+        columns, complete = self.list_columns(
+            prices, slack, wide=False, most_labels=_FIRST_LABELS, pools=[pool]
+        )
+        listed = len(columns)
+        for offer in {offer.pool: offer for offer in self.offers if offer.pool in others}.values():
+            for rate, gpu in zip(
+                prices.per_gpu(offer.pool).tolist(), np.eye(len(classes), dtype=int).tolist(), strict=True
+            ):
+                columns.append(PipelineColumn(rate=rate, gpus=tuple(gpu), offer=offer, stages=()))
+        run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
+        if run.x is None:
+            return
+        chosen = as_often_as_chosen(columns, run.x)
+        if complete and run.status == "optimal":
+            self._bound_by_list(slack, self.goal.value(chosen))
+        used = [c.gpus for c in as_often_as_chosen(columns[:listed], run.x)]
+        left = classes - np.sum(used, axis=0, dtype=int) if used else classes
+        near = min(slack, _SLACK_FACTOR * _FIRST_SLACK_SHARE * abs(prices.bound))
+        self.list_columns(
+            prices, near, wide=False, most_labels=_FIRST_LABELS, pools=others, counts=left
+        )
+        self.solve_whole_for(ROUNDING_SECONDS)
 
     def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[bool, bool]:
         """Solve the whole program over a list; return whether the list is complete, and the program solved."""
@@ -117,6 +150,8 @@ class ClosingSearch(DeploymentSearch):
         *,
         wide: bool,
         most_labels: int,
+        pools: Iterable[str] = (),
+        counts: np.ndarray | None = None,
     ) -> tuple[list[PipelineColumn], bool]:
         """List every pipeline within a slack of the price of its GPUs as a column; return whether none is missing, too.
 
@@ -128,8 +163,14 @@ class ClosingSearch(DeploymentSearch):
             Where time limits pipelines, look at all mixes at once, whatever the slack.
         most_labels : int
             Labels kept at each boundary.
+        pools : iterable of str, optional
+            List those of these pools alone.
+        counts : int array, optional
+            List those with no more GPUs of each class, and halve no numbers in flight.
         """
-        complete, waiting, known = True, self._most_profits(self.offers, prices, slack), 0
+        pools = {*pools} or {*self.goal.pools}
+        offers = [offer for offer in self.offers if offer.pool in pools]
+        complete, waiting, known = True, self._most_profits(offers, prices, slack), 0
         while waiting:
             if self.steps > _MOST_LISTING_STEPS:
                 complete = False
@@ -149,13 +190,15 @@ class ClosingSearch(DeploymentSearch):
                 per_second = np.unique(least.per_second[near & (least.per_second > 0)])
                 some = np.linspace(0, len(per_second) - 1, min(len(per_second), _KAPPAS_OF_LIST))
                 per_second = per_second[some.round().astype(int)].tolist()
-                listing = Listing(offer, per_gpu, short, self.deadline, most_labels, per_second)
+                listing = Listing(offer, per_gpu, short, self.deadline, most_labels, per_second, counts)
                 sure, loose = self._list_by_labels(listing)
-            if loose and not offer.numbers.single:
+            if loose and not offer.numbers.single and counts is None:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
             else:
                 complete = complete and sure and not loose
-        near = [c for c in self.pipelines if prices.profit(c) >= -slack]
+        near = [
+            c for c in self.pipelines if c.offer.pool in pools and prices.profit(c) >= -slack
+        ]
         return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], complete
 
     def _most_profits(

@@ -94,6 +94,8 @@ class Listing:
         Labels kept at each boundary, those that can make up most.
     per_second : sequence of float
         Prices of a second, tokens/s, at which what the layers before cost is known too.
+    counts : int array, shape (A,), optional
+        The most GPUs of each class; by default all.
 
     Attributes
     ----------
@@ -111,8 +113,10 @@ class Listing:
         deadline: Deadline,
         most: int = MOST_LABELS,
         per_second: Sequence[float] = (),
+        counts: np.ndarray | None = None,
     ) -> None:
         self.offer, self.table, self.deadline, self.most = offer, offer.table, deadline, most
+        self.counts = self.table.classes.count if counts is None else counts
         few = len(self.table.composition) <= _MOST_COMPOSITIONS
         self.rows = np.arange(len(self.table.composition)) if few else offer.rows
         self.slack = slack
@@ -224,7 +228,7 @@ class Listing:
         for first in range(0, len(labels.row), step):
             self.deadline.check()
             ends = labels.part(slice(first, first + step))
-            room = ends.gpus[:, None, :] + self.gpus <= self.table.classes.count
+            room = ends.gpus[:, None, :] + self.gpus <= self.counts
             i, c = np.nonzero(room.all(axis=2))
             link = speed[leave[c], ends.entered[i]]
             slower = link < ends.rate[i]
