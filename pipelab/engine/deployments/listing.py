@@ -260,7 +260,7 @@ class Listing:
                     offer.problem.workload.tokens / slowest,
                 )
                 so_far = so_far + back
-            if np.isfinite(offer.tokens) or offer.paced:
+            if min(offer.tokens, offer.token_seconds) < np.inf:
                 most_tokens = offer.most_tokens(slowest)
                 most = np.minimum(slowest, most_tokens / (so_far + self.soonest[begin]))
                 k = self._reached(most)

@@ -107,19 +107,20 @@ class Offer:
         return math.inf if self.timing is None else self.timing.longest
 
     @property
-    def paced(self) -> bool:
-        """Whether a token has a limited time: a pipeline with n in flight then takes no longer than n microbatches."""
-        return self.timing is not None and self.problem.workload.phase != "prefill"
+    def token_seconds(self) -> float:
+        """The time that a pass may take where its answers have a limit; infinite elsewhere."""
+        if self.timing is None or self.problem.workload.phase == "prefill":
+            return math.inf
+        return self.timing.latest
 
     def most_tokens(self, rate: np.ndarray) -> np.ndarray:
         """The most tokens in flight in pipelines of these rates.
 
-        Where a token has a limited time τ, n·w tokens in flight yield n·w / τ or more: n is at most τ · rate / w.
+        Where a pass may take τ, n·w tokens in flight yield n·w / τ or more: n is at most τ · rate / w.
         """
-        most = np.full(np.shape(rate), self.tokens)
-        if self.timing is not None and self.paced:
-            tokens = self.problem.workload.tokens
-            number = np.floor(self.timing.latest * rate / tokens * _JUST_ABOVE_FACTOR)
+        most, tokens = np.full(np.shape(rate), self.tokens), self.problem.workload.tokens
+        if self.token_seconds < math.inf:
+            number = np.floor(self.token_seconds * rate / tokens * _JUST_ABOVE_FACTOR)
             number = np.maximum(number, self.numbers.first)
             most = np.minimum(most, number * tokens * self.problem.parts)
         return most
@@ -230,15 +231,15 @@ class Offer:
         above a point for all up to the next.
         """
         stages = self.stage_rates
-        if math.isinf(self.tokens) and not self.paced:  # the rate of a pipeline is that of a stage or of a link
+        if math.isinf(min(self.tokens, self.token_seconds)):  # the rate of a pipeline is that of a stage or of a link
             rates = self.rates
             steps = np.geomspace(rates[0], rates[-1], _MOST_RATES) * (1 - 1e-12)
             many = len(rates) > _MOST_RATES
             first = np.unique(np.searchsorted(rates, steps)) if many else np.arange(len(rates))
             return rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
         least, marks = stages[0] / (4 * self.problem.model.layers), np.zeros(0)
-        if self.timing is not None and self.paced:
-            one = self.problem.workload.tokens / self.timing.latest
+        if self.token_seconds < math.inf:
+            one = self.problem.workload.tokens / self.token_seconds
             marks = one * np.arange(self.numbers.first, min(self.numbers.last, _MOST_MARKS) + 1)
             marks = marks[marks < stages[-1]]
             least = min(one * self.numbers.first * _JUST_BELOW_FACTOR, stages[-1])
