@@ -115,7 +115,9 @@ class ClosingSearch(DeploymentSearch):
         listed = len(columns)
         for offer in {offer.pool: offer for offer in self.offers if offer.pool in others}.values():
             for rate, gpu in zip(
-                prices.per_gpu(offer.pool).tolist(), np.eye(len(classes), dtype=int).tolist(), strict=True
+                prices.per_gpu(offer.pool).tolist(),
+                np.eye(len(classes), dtype=int).tolist(),
+                strict=True,
             ):
                 columns.append(PipelineColumn(rate=rate, gpus=tuple(gpu), offer=offer, stages=()))
         run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
@@ -190,15 +192,15 @@ class ClosingSearch(DeploymentSearch):
                 per_second = np.unique(least.per_second[near & (least.per_second > 0)])
                 some = np.linspace(0, len(per_second) - 1, min(len(per_second), _KAPPAS_OF_LIST))
                 per_second = per_second[some.round().astype(int)].tolist()
-                listing = Listing(offer, per_gpu, short, self.deadline, most_labels, per_second, counts)
+                listing = Listing(
+                    offer, per_gpu, short, self.deadline, most_labels, per_second, counts
+                )
                 sure, loose = self._list_by_labels(listing)
             if loose and not offer.numbers.single and counts is None:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
             else:
                 complete = complete and sure and not loose
-        near = [
-            c for c in self.pipelines if c.offer.pool in pools and prices.profit(c) >= -slack
-        ]
+        near = [c for c in self.pipelines if c.offer.pool in pools and prices.profit(c) >= -slack]
         return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], complete
 
     def _most_profits(
