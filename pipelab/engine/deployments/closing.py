@@ -27,7 +27,7 @@ _LABELS_FACTOR = 5  # from one list to the next
 _COMPLETING_GROWTH = 0.6
 _MOST_LISTING_STEPS = 600_000_000  # some twenty seconds
 _SMALL_OPEN_SHARE = 0.05
-_KAPPAS_OF_LIST = 4  # prices of a second with which labels are compared
+_RATES_FOR_KAPPAS = 64  # those of most profit say at which prices of a second labels are compared
 _FEW_MIXES = 5_000
 
 
@@ -108,29 +108,30 @@ class ClosingSearch(DeploymentSearch):
         list bounds all deployments. Then pipelines of the others are sought on the GPUs that its best answer leaves.
         """
         prices, slack = given(self.prices), self.slack
-        others, classes = [other for other in self.goal.pools if other != pool], self.goal.counts
+        others = [offer for offer in self.offers if offer.pool != pool]
         columns, complete = self.list_columns(
             prices, slack, wide=False, most_labels=_FIRST_LABELS, pools=[pool]
         )
-        listed = len(columns)
-        for offer in {offer.pool: offer for offer in self.offers if offer.pool in others}.values():
-            for rate, gpu in zip(
-                prices.per_gpu(offer.pool).tolist(),
-                np.eye(len(classes), dtype=int).tolist(),
-                strict=True,
-            ):
-                columns.append(PipelineColumn(rate=rate, gpus=tuple(gpu), offer=offer, stages=()))
+        listed, left = len(columns), self.goal.counts
+        one_gpu = [tuple(row) for row in np.eye(len(left), dtype=int).tolist()]
+        for offer in {offer.pool: offer for offer in others}.values():
+            rates = prices.per_gpu(offer.pool).tolist()
+            columns += [
+                PipelineColumn(rate, gpu, offer, ())
+                for rate, gpu in zip(rates, one_gpu, strict=True)
+            ]
         run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
         if run.x is None:
             return
         chosen = as_often_as_chosen(columns, run.x)
         if complete and run.status == "optimal":
             self._bound_by_list(slack, self.goal.value(chosen))
-        used = [c.gpus for c in as_often_as_chosen(columns[:listed], run.x)]
-        left = classes - np.sum(used, axis=0, dtype=int) if used else classes
+        for column in as_often_as_chosen(columns[:listed], run.x):
+            left = left - np.array(column.gpus)
         near = min(slack, _SLACK_FACTOR * _FIRST_SLACK_SHARE * abs(prices.bound))
+        pools = {offer.pool for offer in others}
         self.list_columns(
-            prices, near, wide=False, most_labels=_FIRST_LABELS, pools=others, counts=left
+            prices, near, wide=False, most_labels=_FIRST_LABELS, pools=pools, counts=left
         )
         self.solve_whole_for(ROUNDING_SECONDS)
 
@@ -188,10 +189,8 @@ class ClosingSearch(DeploymentSearch):
                 sure, loose = self._list_by_tables(MixTables(offer, self.deadline), per_gpu, short)
             else:
                 least = given(self._least)[1][offer]
-                near = offer.asked[1] - least.price >= -short
-                per_second = np.unique(least.per_second[near & (least.per_second > 0)])
-                some = np.linspace(0, len(per_second) - 1, min(len(per_second), _KAPPAS_OF_LIST))
-                per_second = per_second[some.round().astype(int)].tolist()
+                apart = np.argsort(least.price - offer.asked[1])[:_RATES_FOR_KAPPAS:16]
+                per_second = np.unique(least.per_second[apart]).tolist()
                 listing = Listing(
                     offer, per_gpu, short, self.deadline, most_labels, per_second, counts
                 )

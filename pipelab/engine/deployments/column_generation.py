@@ -19,9 +19,9 @@ price,
     ρ = max over rates t of t / (least price of a pipeline of t at prices u),     p = ρ u
 
 (Farley's bound; `Generation._update_bound`). The pricing problem leaves out how many GPUs there are for one pipeline,
-so the bound holds all the more. Where a load is to be served at the least
-price, the rent q is added to the dual prices: a token/s then costs at least 1 / ρ, and what was added is taken off
-again, so no deployment costs less than load / ρ - u · N.
+so the bound holds all the more. Where a load is to be served at the least price, the rent q is added to the dual
+prices: a token/s then costs at least 1 / ρ, and what was added is taken off again, so no deployment costs less than
+load / ρ - u · N.
 
 **The first prices** are the dual prices of the same program over stages (`master_program.stages_as_columns`). As
 r ≤ p · n holds of them already, they bound all deployments before any pipeline is priced: the work bound.
@@ -47,7 +47,7 @@ a pipeline in pool k counts ρ_k times the price of its GPUs at most.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -167,13 +167,8 @@ class Generation(ClosingSearch):
     def _price_offers(self, capacity: np.ndarray, per_rate: Mapping[str, float]) -> int:
         """Find the least prices at every rate: a bound, and new columns. Return how many are new."""
         cost, least = self._positive_prices(capacity), dict[Offer, LeastPrices]()
-
-        def relaxed_ratio(offer: Offer, cost: np.ndarray) -> float:
-            least[offer] = offer.least(cost, self.deadline)
-            return float((offer.asked[1] / least[offer].price).max(initial=0.0))
-
-        ratio = self._greatest_ratios(cost, relaxed_ratio)
-        if ratio is None:  # no pipeline in some pool, whatever the rate
+        ratio = {pool: self._greatest_ratio(pool, cost, least) for pool in self.goal.pools}
+        if not all(ratio.values()):  # no pipeline in some pool, whatever the rate
             return 0
         self._update_bound(cost, ratio)
         wanted = list[tuple[float, Offer, int]]()
@@ -194,17 +189,12 @@ class Generation(ClosingSearch):
                 new[offer.pool] += self._add_path(offer, path) if path else 0
         return new.total()
 
-    def _greatest_ratios(
-        self, cost: np.ndarray, ratio_of: Callable[[Offer, np.ndarray], float]
-    ) -> dict[str, float] | None:
-        """Return the greatest ratio of a rate to its price by pool; None where a pool has no pipeline."""
-        ratios = {pool: self._greatest_ratio(pool, cost, ratio_of) for pool in self.goal.pools}
-        return ratios if all(ratios.values()) else None
-
     def _greatest_ratio(
-        self, pool: str, cost: np.ndarray, ratio_of: Callable[[Offer, np.ndarray], float]
+        self, pool: str, cost: np.ndarray, least: dict[Offer, LeastPrices]
     ) -> float:
         """Return the greatest ratio of a rate to its price in one pool, asked of the offers that decide.
+
+        What is found of them goes into `least`.
 
         When prices change, no ratio of an offer grows by more than the largest share by which a price
         fell. So the offer that may have the greatest is priced first, and those that cannot reach it
@@ -228,7 +218,8 @@ class Generation(ClosingSearch):
                 for half in self._halve(offer):
                     self._ratios[half] = cost, ratio[offer]
                 continue
-            ratio[offer] = ratio_of(offer, cost)
+            least[offer] = offer.least(cost, self.deadline)
+            ratio[offer] = float((offer.asked[1] / least[offer].price).max(initial=0.0))
             self._ratios[offer] = cost, ratio[offer]
         return 0.0
 
