@@ -133,7 +133,7 @@ class Listing:
         self.short = np.minimum.accumulate(to_go - offer.asked[1], axis=1)
         # the least with a price κ of a second, less κ times the time that there is
         self.with_time = []
-        for kappa in per_second:
+        for kappa in filter(None, per_second if offer.longest < np.inf else ()):
             timed = paths.paid(prices, kappa, asked, deadline) - kappa * offer.time_limit
             short = np.minimum.accumulate(timed - offer.asked[1], axis=1)
             self.with_time.append((kappa, short))
