@@ -358,6 +358,13 @@ def test_no_pipeline_serves_more_for_its_price_than_its_pool_is_said_to(seed, mo
         search.bound_by_work()
         search.generate()
         search.best = None
+        search.solve_whole_for(np.inf)
+        pairs = [
+            (a, b) for a, b in combinations(search.pipelines, 2) if a.offer.pool != b.offer.pool
+        ]
+        fits = any((np.add(a.gpus, b.gpus) <= counts).all() for a, b in pairs)
+        assert (search.best is not None) == fits
+        search.best = None
         search._list_one_pool("decode")
         assert (truth.best(every, known) or 0.0) <= search.bound * (1 + 1e-9)
 

@@ -57,7 +57,7 @@ class ClosingSearch(DeploymentSearch):
         if self.finished:
             return
         self.settled = self.settled or self._settle_by_full_pipelines()
-        if len(self.goal.pools) > 1 and self.best is not None and not self.finished:
+        if len(self.goal.pools) > 1 and not self.finished:
             self._list_one_pool([*self.goal.pools][-1])
         few = are_few_mixes(self.goal.counts.tolist())
         bound = given(self.prices).bound
