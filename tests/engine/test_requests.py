@@ -12,10 +12,21 @@ from small_problems import three_types, tight
 
 import pipelab as pl
 from pipelab.costs import filled
-from pipelab.engine.deployments import timing
+from pipelab.engine.deadline import NEVER
+from pipelab.engine.deployments import pricing, timing
+from pipelab.engine.deployments.column_generation import Generation
+from pipelab.engine.deployments.master_program import DeploymentGoal
+from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.timeline.placement_timelines import lane_costs
 from pipelab.engine.timeline.timeline import simulate_in_flight
-from pipelab.requests import Limits, best_deployment, best_service, for_phase, times
+from pipelab.requests import (
+    Limits,
+    best_deployment,
+    best_service,
+    for_phase,
+    request_tokens,
+    times,
+)
 
 
 class Truth:
@@ -318,6 +329,44 @@ SEEDS = (319, 179, 619, *(n for n in range(1000) if n not in (179, 319, 619)))
 def test_equal_to_every_deployment(seed):
     """Two batches, all numbers in flight, one pool or two; the most requests/s, and the least price of a rate."""
     compare(seed)
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("seed", range(24))
+def test_no_pipeline_serves_more_for_its_price_than_its_pool_is_said_to(seed, monkeypatch):
+    """With few steps of rates; nor do all deployments, where one pool is listed and prices speak for the other."""
+    monkeypatch.setattr(pricing, "_RATE_STEPS", 3)
+    problem, batches, _, limits, truth, every = asked(seed)
+    known = Limits(**limits)
+    problems = [for_phase(problem, phase, b) for phase in truth.phases for b in batches]
+    offers = first_offers(problems, NEVER, keep_nodes_apart=True, limits=known)
+    offers = [offer for offer in offers if len(offer.stage_rates)]
+    tokens = {p.workload.phase: float(request_tokens(p)) for p in problems}
+    for offer in offers:
+        of, load = offer.table.classes.of, offer.problem.workload
+        price = np.random.default_rng(seed).choice([0.3, 1 / 3, 7.0], len(offer.table.classes))
+        (low, high), least = offer.asked, offer.least(price).price
+        alone = Truth(problem, [load.batch_size], [load.phase])
+        for (phase, used), served in alone.kept(alone.every(), known).items():
+            rate, paid = served * tokens[phase], sum(price[of[g]] for g in used)
+            ranges = (low <= rate * (1 + 1e-9)) & (rate <= high * (1 + 1e-9))
+            assert rate / paid <= (high / least)[ranges].max() * (1 + 1e-9)
+    if len(tokens) > 1 and {offer.pool for offer in offers} == {*tokens}:
+        counts = offers[0].table.classes.count
+        goal = DeploymentGoal(counts=counts, load=0.0, price=0.0 * counts, pools=tokens)
+        search = Generation(offers=offers, goal=goal, deadline=NEVER)
+        search.bound_by_work()
+        search.generate()
+        search.best = None
+        search.solve_whole_for(np.inf)
+        pairs = [
+            (a, b) for a, b in combinations(search.pipelines, 2) if a.offer.pool != b.offer.pool
+        ]
+        fits = any((np.add(a.gpus, b.gpus) <= counts).all() for a, b in pairs)
+        assert (search.best is not None) == fits
+        search.best = None
+        search._list_one_pool("decode")
+        assert (truth.best(every, known) or 0.0) <= search.bound * (1 + 1e-9)
 
 
 @pytest.mark.quick(1)

@@ -13,7 +13,7 @@ from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS, Deplo
 from pipelab.engine.deployments.listing import MOST_LABELS, Listing
 from pipelab.engine.deployments.master_program import PipelineColumn, Prices, solve_whole_program
 from pipelab.engine.deployments.mix_tables import MixTables, smallest
-from pipelab.engine.deployments.pricing import Offer
+from pipelab.engine.deployments.pricing import LeastPrices, Offer
 from pipelab.engine.deployments.rounding import as_often_as_chosen
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.fields import given
@@ -27,6 +27,7 @@ _LABELS_FACTOR = 5  # from one list to the next
 _COMPLETING_GROWTH = 0.6
 _MOST_LISTING_STEPS = 600_000_000  # some twenty seconds
 _SMALL_OPEN_SHARE = 0.05
+_RATES_FOR_KAPPAS = 64  # those of most profit say at which prices of a second labels are compared
 _FEW_MIXES = 5_000
 
 
@@ -39,7 +40,7 @@ def are_few_mixes(counts: Iterable[int]) -> bool:
 class ClosingSearch(DeploymentSearch):
     """A search that lists the pipelines that a better deployment could have, or that are better alone."""
 
-    _profits: tuple[Prices, dict[Offer, float]] | None = None
+    _least: tuple[Prices, dict[Offer, LeastPrices]] | None = None
 
     def close_gap(self) -> None:
         """List the pipelines that a better deployment could have, and solve the whole program over them.
@@ -56,6 +57,8 @@ class ClosingSearch(DeploymentSearch):
         if self.finished:
             return
         self.settled = self.settled or self._settle_by_full_pipelines()
+        if len(self.goal.pools) > 1 and not self.finished:
+            self._list_one_pool([*self.goal.pools][-1])
         few = are_few_mixes(self.goal.counts.tolist())
         bound = given(self.prices).bound
         near, labels, last = _FIRST_SLACK_SHARE * bound, _FIRST_LABELS, 0
@@ -69,7 +72,7 @@ class ClosingSearch(DeploymentSearch):
             known = self.steps
             complete, solved = self._solve_over_list(slack, wide=wide, most_labels=labels)
             if complete and solved:
-                self._bound_by_list(slack)
+                self._bound_by_list(slack, self.value)
             if complete and slack >= self.slack:
                 self.settled = solved
                 return
@@ -89,14 +92,48 @@ class ClosingSearch(DeploymentSearch):
         if not self.finished and not few:
             self._solve_over_list(self.slack, wide=False, most_labels=_FIRST_LABELS)
 
-    def _bound_by_list(self, slack: float) -> None:
+    def _bound_by_list(self, slack: float, value: float | None) -> None:
         """Keep the bound of a complete list: what is better than its best has a pipeline further below its price."""
-        bound, value = given(self.prices).bound, self.value
+        bound = given(self.prices).bound
         if self.goal.load:
             bound = bound + slack if value is None else min(bound + slack, value)
         else:
             bound = max(bound - slack, value or 0.0)
         self.knows(bound, "lists of pipelines")
+
+    def _list_one_pool(self, pool: str) -> None:
+        """List the pipelines of one pool, which are few if tokens have limits; prices say what others yield at most.
+
+        Each GPU that is left serves the other pools with the rate that its price allows: a program over these and the
+        list bounds all deployments. Then pipelines of the others are sought on the GPUs that its best answer leaves.
+        """
+        prices, slack = given(self.prices), self.slack
+        others = [offer for offer in self.offers if offer.pool != pool]
+        columns, complete = self.list_columns(
+            prices, slack, wide=False, most_labels=_FIRST_LABELS, pools=[pool]
+        )
+        listed, left = len(columns), self.goal.counts
+        one_gpu = [tuple(row) for row in np.eye(len(left), dtype=int).tolist()]
+        for offer in {offer.pool: offer for offer in others}.values():
+            rates = prices.per_gpu(offer.pool).tolist()
+            columns += [
+                PipelineColumn(rate, gpu, offer, ())
+                for rate, gpu in zip(rates, one_gpu, strict=True)
+            ]
+        run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
+        if run.x is None:
+            return
+        chosen = as_often_as_chosen(columns, run.x)
+        if complete and run.status == "optimal":
+            self._bound_by_list(slack, self.goal.value(chosen))
+        for column in as_often_as_chosen(columns[:listed], run.x):
+            left = left - np.array(column.gpus)
+        near = min(slack, _SLACK_FACTOR * _FIRST_SLACK_SHARE * abs(prices.bound))
+        pools = {offer.pool for offer in others}
+        self.list_columns(
+            prices, near, wide=False, most_labels=_FIRST_LABELS, pools=pools, counts=left
+        )
+        self.solve_whole_for(ROUNDING_SECONDS)
 
     def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[bool, bool]:
         """Solve the whole program over a list; return whether the list is complete, and the program solved."""
@@ -116,6 +153,8 @@ class ClosingSearch(DeploymentSearch):
         *,
         wide: bool,
         most_labels: int,
+        pools: Iterable[str] = (),
+        counts: np.ndarray | None = None,
     ) -> tuple[list[PipelineColumn], bool]:
         """List every pipeline within a slack of the price of its GPUs as a column; return whether none is missing, too.
 
@@ -127,8 +166,14 @@ class ClosingSearch(DeploymentSearch):
             Where time limits pipelines, look at all mixes at once, whatever the slack.
         most_labels : int
             Labels kept at each boundary.
+        pools : iterable of str, optional
+            List those of these pools alone.
+        counts : int array, optional
+            List those with no more GPUs of each class, and halve no numbers in flight.
         """
-        complete, waiting, known = True, self._most_profits(self.offers, prices, slack), 0
+        pools = {*pools} or {*self.goal.pools}
+        offers = [offer for offer in self.offers if offer.pool in pools]
+        complete, waiting, known = True, self._most_profits(offers, prices, slack), 0
         while waiting:
             if self.steps > _MOST_LISTING_STEPS:
                 complete = False
@@ -143,13 +188,18 @@ class ClosingSearch(DeploymentSearch):
             if wide and offer.tokens < np.inf and not by_stages:
                 sure, loose = self._list_by_tables(MixTables(offer, self.deadline), per_gpu, short)
             else:
-                listing = Listing(offer, per_gpu, short, self.deadline, most_labels)
+                least = given(self._least)[1][offer]
+                apart = np.argsort(least.price - offer.asked[1])[:_RATES_FOR_KAPPAS:16]
+                per_second = np.unique(least.per_second[apart]).tolist()
+                listing = Listing(
+                    offer, per_gpu, short, self.deadline, most_labels, per_second, counts
+                )
                 sure, loose = self._list_by_labels(listing)
-            if loose and not offer.numbers.single:
+            if loose and not offer.numbers.single and counts is None:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
             else:
                 complete = complete and sure and not loose
-        near = [c for c in self.pipelines if prices.profit(c) >= -slack]
+        near = [c for c in self.pipelines if c.offer.pool in pools and prices.profit(c) >= -slack]
         return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], complete
 
     def _most_profits(
@@ -157,14 +207,13 @@ class ClosingSearch(DeploymentSearch):
     ) -> dict[Offer, float]:
         """Return the offers of which a pipeline may be within the slack, and the most it may yield above its price."""
         most = {}
-        if self._profits is None or self._profits[0] is not prices:
-            self._profits = prices, {}
-        known = self._profits[1]
+        if self._least is None or self._least[0] is not prices:
+            self._least = prices, {}
+        known = self._least[1]
         for offer in offers:
             if offer not in known:
-                least = offer.least(prices.per_gpu(offer.pool), self.deadline)
-                known[offer] = float((offer.asked[1] - least.price).max())
-            profit = known[offer]
+                known[offer] = offer.least(prices.per_gpu(offer.pool), self.deadline)
+            profit = float((offer.asked[1] - known[offer].price).max())
             if profit >= -prices.as_rate(offer.pool, slack):
                 most[offer] = profit / prices.as_rate(offer.pool, 1.0)
         return most

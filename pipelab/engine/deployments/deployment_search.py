@@ -152,7 +152,7 @@ class DeploymentSearch:
     def solve_whole_for(self, seconds: float) -> None:
         """Solve the whole program over all columns, for at most these seconds."""
         self.round_relaxation()
-        if self.best is not None and not self.finished:
+        if self.pipelines and not self.finished:
             self._solve_whole(self.pipelines, self.deadline.within(seconds))
             self.report_progress()
         self.deadline.check()

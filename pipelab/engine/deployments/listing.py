@@ -16,7 +16,7 @@ stage is left, for the hop back. Where an engine fills a pipeline by stages, a l
 flight.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -92,6 +92,10 @@ class Listing:
         By how much the rate of a pipeline may fall short of the price of its GPUs, tokens/s.
     most : int
         Labels kept at each boundary, those that can make up most.
+    per_second : sequence of float
+        Prices of a second, tokens/s, at which what the layers before cost is known too.
+    counts : int array, shape (A,), optional
+        The most GPUs of each class; by default all.
 
     Attributes
     ----------
@@ -108,8 +112,11 @@ class Listing:
         slack: float,
         deadline: Deadline,
         most: int = MOST_LABELS,
+        per_second: Sequence[float] = (),
+        counts: np.ndarray | None = None,
     ) -> None:
         self.offer, self.table, self.deadline, self.most = offer, offer.table, deadline, most
+        self.counts = self.table.classes.count if counts is None else counts
         few = len(self.table.composition) <= _MOST_COMPOSITIONS
         self.rows = np.arange(len(self.table.composition)) if few else offer.rows
         self.slack = slack
@@ -124,6 +131,12 @@ class Listing:
         to_go = paths.paid(prices, 0.0, asked, deadline)
         # by boundary and rate reached: how much more than their rate the layers before cost at least
         self.short = np.minimum.accumulate(to_go - offer.asked[1], axis=1)
+        # the least with a price κ of a second, less κ times the time that there is
+        self.with_time = []
+        for kappa in filter(None, per_second if offer.longest < np.inf else ()):
+            timed = paths.paid(prices, kappa, asked, deadline) - kappa * offer.time_limit
+            short = np.minimum.accumulate(timed - offer.asked[1], axis=1)
+            self.with_time.append((kappa, short))
         free = np.zeros_like(prices)
         self.soonest = paths.paid(free, 1.0, asked[:1], deadline)[:, 0]
         if timing is not None:
@@ -215,7 +228,7 @@ class Listing:
         for first in range(0, len(labels.row), step):
             self.deadline.check()
             ends = labels.part(slice(first, first + step))
-            room = ends.gpus[:, None, :] + self.gpus <= self.table.classes.count
+            room = ends.gpus[:, None, :] + self.gpus <= self.counts
             i, c = np.nonzero(room.all(axis=2))
             link = speed[leave[c], ends.entered[i]]
             slower = link < ends.rate[i]
@@ -247,9 +260,13 @@ class Listing:
                     offer.problem.workload.tokens / slowest,
                 )
                 so_far = so_far + back
-            if np.isfinite(offer.tokens):
-                most = np.minimum(slowest, offer.tokens / (so_far + self.soonest[begin]))
-                keep &= price + self.short[begin, self._reached(most)] <= self.slack
+            if min(offer.tokens, offer.token_seconds) < np.inf:
+                most_tokens = offer.most_tokens(slowest)
+                most = np.minimum(slowest, most_tokens / (so_far + self.soonest[begin]))
+                k = self._reached(most)
+                keep &= price + self.short[begin, k] <= self.slack
+                for kappa, short in self.with_time:
+                    keep &= price + kappa * so_far + short[begin, k] <= self.slack
             elif offer.timing is None:
                 so_far = np.zeros_like(so_far)
             done = _Labels(
@@ -280,7 +297,8 @@ class Listing:
         )
         if self.by_stages:
             most = np.minimum(most, labels.stages + offer.problem.costs.filling_number)
-        rate = np.minimum(labels.rate, most * tokens / np.maximum(labels.seconds, 1e-300))
+        in_flight = np.minimum(most * tokens, offer.most_tokens(labels.rate))
+        rate = np.minimum(labels.rate, in_flight / np.maximum(labels.seconds, 1e-300))
         rate[most < offer.numbers.first] = 0.0
         few = labels.gpus.sum(axis=1) <= self.offer.most_gpus
         worth = np.flatnonzero((rate >= labels.price - self.slack) & (rate > 0) & few)

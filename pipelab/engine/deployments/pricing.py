@@ -13,7 +13,7 @@ microbatch. That limit on a sum is taken into the price (a Lagrangian relaxation
 
 is at most the price of such a pipeline, whatever κ, and its least value is one more shortest path. The best of a few κ
 is kept. One thing is left out: that there are only so many GPUs. So the price is a lower bound, and the path a pipeline
-if there are the GPUs. The stage-flow program counts them (`Offer.cheapest`), and so does `listing`.
+if there are the GPUs: `listing` counts them.
 """
 
 import math
@@ -31,8 +31,6 @@ from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
 from pipelab.engine.deployments.timing import Timing, best_service
 from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
-from pipelab.engine.rate_search import possible, walks
-from pipelab.engine.reach import AtRate
 from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
 from pipelab.errors import InvalidPlacement
@@ -43,8 +41,10 @@ from pipelab.requests import Limits, request_tokens
 
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
 _RATE_STEPS = 200  # where numbers in flight are limited: steps of the logarithm
-_KAPPAS = 10  # prices of a second that are tried
-_JUST_ABOVE_FACTOR = 1 + 1e-11
+_KAPPA_STEP, _KAPPA_HALVINGS = 3.0, 3  # from one price of a second to the next; then to nearer ones
+_JUST_ABOVE_FACTOR, _JUST_BELOW_FACTOR = 1 + 1e-11, 1 - 1e-6
+_KAPPAS_OF_LAYERS = 40
+_MOST_MARKS = 64  # numbers in flight: the rates at which there is time for one more
 _RATES_AT_ONCE = 16  # rates at once
 _HOP_STEP_SHARE = 0.02  # of the shortest traversal
 _PRICE_FACTOR, _MOST_PRICE_RISES = 1.5, 5  # a second, while a path takes too long
@@ -103,6 +103,25 @@ class Offer:
     def longest(self) -> float:
         """No traversal may take longer, in seconds, whatever the rate."""
         return math.inf if self.timing is None else self.timing.longest
+
+    @property
+    def token_seconds(self) -> float:
+        """The time that a pass may take where its answers have a limit; infinite elsewhere."""
+        if self.timing is None or self.problem.workload.phase == "prefill":
+            return math.inf
+        return self.timing.latest
+
+    def most_tokens(self, rate: np.ndarray) -> np.ndarray:
+        """The most tokens in flight in pipelines of these rates.
+
+        Where a pass may take τ, n·w tokens in flight yield n·w / τ or more: n is at most τ · rate / w.
+        """
+        most, tokens = np.full(np.shape(rate), self.tokens), self.problem.workload.tokens
+        if self.token_seconds < math.inf:
+            number = np.floor(self.token_seconds * rate / tokens * _JUST_ABOVE_FACTOR)
+            number = np.maximum(number, self.numbers.first)
+            most = np.minimum(most, number * tokens * self.problem.parts)
+        return most
 
     @cached_property
     def most_gpus(self) -> float:
@@ -172,8 +191,27 @@ class Offer:
         """Rates of stages at which the GPUs can hold all layers, ascending."""
         rates = np.unique(self.table.rate)
         rates, enough = rates[rates > 0], self.problem.model.layers * (1 - 1e-9)
-        above = bisect_left(rates, True, key=lambda rate: self.table.holdable(rate) < enough)
+        above = bisect_left(rates, True, key=lambda rate: self._holdable(rate) < enough)
         return rates[:above]
+
+    def _holdable(self, rate: float) -> float:
+        """The most layers that the GPUs hold at a rate if a traversal takes no longer than it may, at most.
+
+        With κ layers per second, a stage of l layers and s seconds is worth l - κ·s, and a GPU of it the same share as
+        all others. Stages in time hold no more than what all GPUs are worth at best, and κ times the time.
+        """
+        table, most = self.table, self.table.holdable(rate)
+        if math.isinf(self.longest):
+            return most
+        size, hop = table.composition.sum(axis=1)[:, None], float(table.hop.min())
+        used, reaches = table.composition > 0, table.rate >= rate
+        seconds = np.where(reaches, table.seconds, 0.0) + hop
+        for kappa in np.geomspace(1 / 64, 64, _KAPPAS_OF_LAYERS) * len(self.span) / self.longest:
+            worth = np.where(reaches, (table.spans.layers - kappa * seconds) / size, 0.0)
+            of_class = np.where(used, worth.max(axis=1, initial=0.0)[:, None], 0.0).max(axis=0)
+            worth_of_all = float(of_class @ table.classes.count)
+            most = min(most, worth_of_all + kappa * (self.longest + hop))
+        return most
 
     @cached_property
     def rates(self) -> np.ndarray:
@@ -191,31 +229,40 @@ class Offer:
         above a point for all up to the next.
         """
         stages = self.stage_rates
-        if math.isinf(self.tokens):  # the rate of a pipeline is that of a stage or of a link
+        if math.isinf(
+            min(self.tokens, self.token_seconds)
+        ):  # the rate of a pipeline is that of a stage or of a link
             rates = self.rates
             steps = np.geomspace(rates[0], rates[-1], _MOST_RATES) * (1 - 1e-12)
             many = len(rates) > _MOST_RATES
             first = np.unique(np.searchsorted(rates, steps)) if many else np.arange(len(rates))
             return rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
-        steps = np.geomspace(stages[0] / (4 * self.problem.model.layers), stages[-1], _RATE_STEPS)
+        least, marks = stages[0] / (4 * self.problem.model.layers), np.zeros(0)
+        if self.token_seconds < math.inf:
+            one = self.problem.workload.tokens / self.token_seconds
+            marks = one * np.arange(self.numbers.first, min(self.numbers.last, _MOST_MARKS) + 1)
+            marks = marks[marks < stages[-1]]
+            least = min(one * self.numbers.first * _JUST_BELOW_FACTOR, stages[-1])
+        steps = np.geomspace(least, stages[-1], _RATE_STEPS)
         exact = stages if len(stages) <= _RATE_STEPS else stages[-1:]
-        points = np.unique(np.concatenate([steps, exact]))
+        points = np.unique(np.concatenate([steps, exact, marks]))
         low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE_FACTOR])
         high = np.concatenate([points[:1], points, points[1:]])
         order = np.argsort(low, kind="stable")
         return low[order], high[order]
 
     @cached_property
-    def _limit(self) -> np.ndarray:
+    def time_limit(self) -> np.ndarray:
         """How long a traversal may take at each rate; for the rate below all no shorter than for any."""
-        low = self.asked[0]
-        return np.minimum(self.longest, np.concatenate([[np.inf], self.tokens / low[1:]]))
+        low, high = self.asked
+        tokens = self.most_tokens((low + high) / 2)
+        return np.minimum(self.longest, np.concatenate([[np.inf], tokens[1:] / low[1:]]))
 
     def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> LeastPrices:
         """Find the least price of a pipeline of each rate that is asked, the number of GPUs aside.
 
-        First by the best of all links; by each one's own where that may decide what is greatest: a
-        rate's ratio to its price, or what it leaves above its price.
+        First by the best of all links and a few prices of a second; by the links there are and better prices where
+        that may decide what is greatest: a rate's ratio to its price, or what it leaves above its price.
 
         Parameters
         ----------
@@ -234,7 +281,7 @@ class Offer:
             lambda: self._least(coarse, prices, np.arange(len(high)), deadline), deadline
         )
         price, per_second = found
-        closer = np.full(len(high), coarse is fine)
+        closer = np.full(len(high), coarse is fine and not np.isfinite(self.time_limit).any())
         while True:
             with np.errstate(divide="ignore"):  # of a price of 0
                 ratio, profit = high / price, high - price
@@ -247,30 +294,54 @@ class Offer:
                 return LeastPrices(price, per_second)
             first = [which[np.argsort(-value[which])[:_RATES_AT_ONCE]] for value in (ratio, profit)]
             which = np.unique(np.concatenate(first))
-            refined = self._least(fine, prices, which, deadline)
+            refined = self._least(fine, prices, which, deadline, per_second[which])
             price[which] = np.maximum(price[which], refined.price)
             per_second[which] = refined.per_second
             closer[which] = True
 
     def _least(
-        self, paths: Paths, prices: np.ndarray, which: np.ndarray, deadline: Deadline
+        self,
+        paths: Paths,
+        prices: np.ndarray,
+        which: np.ndarray,
+        deadline: Deadline,
+        near: np.ndarray | None = None,
     ) -> LeastPrices:
+        """Find the least prices of some rates with a few κ, or with those near one for each."""
         best = paths.paid(prices, 0.0, which, deadline)[-1]
         chosen = np.zeros_like(best)
         low, high = (rates[which] for rates in self.asked)
-        limit = self._limit[which]
+        limit = self.time_limit[which]
         known = np.isfinite(best) & (best > 0) & np.isfinite(limit)
-        ratio = best[known] / limit[known]
-        for kappa in np.geomspace(ratio.min() / 8, ratio.max() * 8, _KAPPAS) if len(ratio) else ():
-            paid = paths.paid(prices, kappa, which, deadline)[-1]
+        if not known.any():
+            return LeastPrices(best, chosen)
+
+        def improve(kappa: float, at: np.ndarray) -> None:
+            paid = paths.paid(prices, kappa, which[at], deadline)[-1]
+            time, first, last = limit[at], low[at], high[at]
             # of all t that a rate stands for, t / price and t - price are greatest at one end
             with np.errstate(invalid="ignore", divide="ignore"):  # no path, or no limit
-                at_low = paid - kappa * limit
-                at_high = paid - kappa * limit * low / high
-                value = np.minimum(at_low * high / low, at_low + high - low)
-                value = np.where(limit < self.longest, np.minimum(value, at_high), at_low)
-            better = value > best
-            best[better], chosen[better] = value[better], kappa
+                at_low = paid - kappa * time
+                at_high = paid - kappa * time * first / last
+                value = np.minimum(at_low * last / first, at_low + last - first)
+                value = np.where(time < self.longest, np.minimum(value, at_high), at_low)
+            better = value > best[at]
+            best[at[better]], chosen[at[better]] = value[better], kappa
+
+        if near is None:
+            ratio = np.log(best[known] / limit[known]) / math.log(_KAPPA_STEP)
+            for power in range(math.floor(ratio.min()) - 2, math.ceil(ratio.max()) + 3):
+                improve(_KAPPA_STEP**power, np.arange(len(which)))
+            return LeastPrices(best, chosen)
+        for kappa in np.unique(near[near > 0]):
+            improve(kappa, np.flatnonzero(near == kappa))
+        step = _KAPPA_STEP
+        for _ in range(_KAPPA_HALVINGS):
+            step = math.sqrt(step)
+            for kappa in np.unique(chosen[chosen > 0]):
+                at = np.flatnonzero(chosen == kappa)
+                improve(kappa / step, at)
+                improve(kappa * step, at)
         return LeastPrices(best, chosen)
 
     def path(self, prices: np.ndarray, which: int, kappa: float) -> list[StageOf]:
@@ -278,57 +349,23 @@ class Offer:
         paths = self.paths[1]
         stages, seconds = paths.cheapest(prices, kappa, which)
         for _ in range(_MOST_PRICE_RISES if kappa else 0):
-            if seconds <= self._limit[which]:
+            if seconds <= self.time_limit[which]:
                 break
             kappa *= _PRICE_FACTOR
             stages, seconds = paths.cheapest(prices, kappa, which)
         return stages
 
-    def cheapest(
-        self, rate: float, prices: np.ndarray, deadline: Deadline
-    ) -> tuple[list[StageOf] | None, float]:
-        """The cheapest pipeline of the GPUs there are that yields a rate, and a bound on its price.
-
-        By the stage-flow program (`engine.cheapest_walk`) with these prices as what is to be least. The bound is
-        infinite if there is none, and minus infinity if sets of classes were left out.
-
-        Raises
-        ------
-        Ended, TooLarge
-        """
-        limit, best, bound = self.tokens / rate if rate else math.inf, None, math.inf
-        limit = min(limit, self.longest)
-        reach = AtRate(
-            instance=self.table,
-            rate=rate * (1 - ONE_ANSWER),
-            timed=limit < math.inf,
-            deadline=deadline,
-        )
-        most = {"seconds": limit * (1 + ONE_ANSWER)} if limit < math.inf else {}
-        for walk in filter(possible, walks(reach, prices, most)):
-            found = walk.least()
-            bound = min(bound, -math.inf if walk.stages.links.narrowed else found.bound)
-            if found.placement is not None:
-                stages = self.table.classes.stages_of(found.placement)
-                paid = float(prices @ np.sum([gpus for _, gpus in stages], axis=0))
-                if best is None or paid < best[0]:
-                    best = paid, stages
-        return (None if best is None else best[1]), bound
-
     def counted(self, stages: Sequence[StageOf]) -> float:
-        """With what stages count in the bound: no pipeline of these in this order attains more."""
+        """With what stages count in the bound, limits on time aside: no pipeline of these attains more."""
         slowest, took = self._slowest_and_seconds(stages)
         return min(slowest, self.tokens / took) if slowest else 0.0
 
     def promised(self, stages: Sequence[StageOf]) -> float:
-        """`counted` within limits on time: with no more in flight than the slowest stage has time for."""
+        """`counted` within limits on time: with no more in flight than there is time for."""
         slowest, took = self._slowest_and_seconds(stages)
         if not slowest or took > self.longest:
             return 0.0
-        tokens, load = self.tokens, self.problem.workload
-        if self.timing is not None and load.phase != "prefill":
-            tokens = min(tokens, load.tokens * np.floor(self.timing.latest * slowest / load.tokens))
-        return float(min(slowest, tokens / took))
+        return min(slowest, float(self.most_tokens(np.array(slowest))) / took)
 
     def _slowest_and_seconds(self, stages: Sequence[StageOf]) -> tuple[float, float]:
         """The rate of the slowest stage or link, and the seconds of a traversal."""

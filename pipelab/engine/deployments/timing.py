@@ -196,7 +196,7 @@ def best_service(
                 if best is None or served.requests_per_s > best.requests_per_s:
                     best = served
                 break
-        if never_faster and ((best is not None and here.service(problem, end).full) or end > most):
+        if never_faster and ((best is not None and here.service(problem, end).full) or end >= most):
             break
         begin = _end(problem, placement, here, end, allowed[-1]) + 1
         if begin > allowed[-1]:
