@@ -7,6 +7,7 @@ of its own, which is not waited for longer than shortly after the deadline.
 import math
 import threading
 import time
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.errors import PipelabError
 
 _GRACE_SECONDS = 0.25  # what HiGHS has to end after the deadline
+_LARGEST_COST = 1e6  # HiGHS' simplex gives up with costs of 1e9 (tests/engine/test_prices.py)
 _NODES_PER_SECOND = 200  # stands for a second where work counts, and no clock: roughly
 _OPTIONS = {
     "output_flag": False,
@@ -72,7 +74,8 @@ def run(program: LinearProgram, *, gap: float = 0.0, deadline: Deadline = NEVER)
         highs.setOptionValue(name, value)
     try:
         deadline.check()
-        highs.passModel(as_highs(program))
+        scale = _scale_of_objective(program)
+        highs.passModel(as_highs(replace(program, objective=program.objective * scale)))
         deadline.check()
         if deadline.limited:
             highs.setOptionValue("time_limit", deadline.left)
@@ -88,7 +91,15 @@ def run(program: LinearProgram, *, gap: float = 0.0, deadline: Deadline = NEVER)
         )
     if asking.failure is not None:  # in the caller's own criterion
         raise asking.failure
-    return _read(highs, program, deadline.reason, time.perf_counter() - began)
+    return _read(highs, program, scale, deadline.reason, time.perf_counter() - began)
+
+
+def _scale_of_objective(program: LinearProgram) -> float:
+    """Return the power of two, at most 1, by which no cost is too large for HiGHS."""
+    largest = np.abs(program.objective).max(initial=0.0)
+    return (
+        1.0 if largest <= _LARGEST_COST else 2.0 ** -math.ceil(math.log2(largest / _LARGEST_COST))
+    )
 
 
 class _Asking:
@@ -114,7 +125,9 @@ class _Asking:
                 self.enough.set()
 
 
-def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float) -> SolverRun:
+def _read(
+    highs: Any, program: LinearProgram, scale: float, reason: str | None, seconds: float
+) -> SolverRun:
     """Return what HiGHS has found and proven."""
     ended, info = highs.getModelStatus(), highs.getInfo()
     status = _ENDS.get(ended.name)
@@ -126,10 +139,10 @@ def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float
         x = np.array(highs.getSolution().col_value, dtype=float)
         objective = float(program.objective @ x)
         if not program.integer.any():
-            row_duals = np.abs(np.array(highs.getSolution().row_dual, dtype=float))
+            row_duals = np.abs(np.array(highs.getSolution().row_dual, dtype=float)) / scale
     whole = program.integer.any()
     if whole and status != "infeasible":
-        bound = -info.mip_dual_bound
+        bound = -info.mip_dual_bound / scale
     elif status == "optimal":  # a linear program that is stopped has no bound
         bound = objective
     return SolverRun(
