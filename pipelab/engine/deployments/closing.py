@@ -117,7 +117,7 @@ class ClosingSearch(DeploymentSearch):
         for offer in {offer.pool: offer for offer in others}.values():
             rates = prices.per_gpu(offer.pool).tolist()
             columns += [
-                PipelineColumn(rate, gpu, offer, ())
+                PipelineColumn(rate=rate, gpus=gpu, offer=offer, stages=())
                 for rate, gpu in zip(rates, one_gpu, strict=True)
             ]
         run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
