@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -148,6 +149,7 @@ def type_of_named(
     return gpu_type
 
 
+@cache  # 200,000 calls for 500 published times, of 200 names
 def _plain_name(name: str) -> str:
     """Remove the brand, which older drivers leave out, and what is in brackets, such as the driver of Vulkan.
 
