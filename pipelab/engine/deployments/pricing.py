@@ -312,7 +312,7 @@ class Offer:
         chosen = np.zeros_like(best)
         low, high = (rates[which] for rates in self.asked)
         limit = self.time_limit[which]
-        known = np.isfinite(best) & (best > 0) & np.isfinite(limit)
+        known = np.isfinite(best) & (best > 0) & np.isfinite(limit) & (limit > 0)
         if not known.any():
             return LeastPrices(best, chosen)
 
@@ -329,7 +329,7 @@ class Offer:
             best[at[better]], chosen[at[better]] = value[better], kappa
 
         if near is None:
-            ratio = np.log(best[known] / limit[known]) / math.log(_KAPPA_STEP)
+            ratio = (np.log(best[known]) - np.log(limit[known])) / math.log(_KAPPA_STEP)
             for power in range(math.floor(ratio.min()) - 2, math.ceil(ratio.max()) + 3):
                 improve(_KAPPA_STEP**power, np.arange(len(which)))
             return LeastPrices(best, chosen)
