@@ -214,7 +214,7 @@ def deployments(
 
 
 def no_worse(best: Any, answer: MixAnswer) -> Any:
-    """Return a deployment, or the answer's pipeline alone where that yields more; what is none stays as it is."""
+    """Return a deployment, or the answer's pipeline alone where that yields more; no deployment stays none."""
     placement, known = answer.result.placement, answer.result.throughput or 0.0
     if placement is None or not isinstance(best, Deployment):
         return best

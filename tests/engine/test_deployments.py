@@ -196,9 +196,7 @@ def eight_types(each, *load, **options):
     ],
 )  # fmt: skip
 def test_of_large_clusters_little_is_left_open(problem, gap):
-    found = pl.deploy(
-        problem(), gap=gap, time_limit=600
-    )  # of them a few seconds, where cores are idle
+    found = pl.deploy(problem(), gap=gap, time_limit=600)  # ends at this gap
     assert found.gap <= gap
     check_deployment(found.problem, found)
 
