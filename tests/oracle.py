@@ -238,6 +238,13 @@ def passes(problem):
     return ((rate, used, seconds) for rate, used, _, seconds in _every(problem, timed=True))
 
 
+def attained(problem):
+    """List `passes` with the throughput that the number in flight allows, where the workload has one."""
+    number, tokens = problem.workload.in_flight, tokens_of(problem.workload)
+    for rate, used, seconds in passes(problem):
+        yield rate if number is None else min(rate, number * tokens / seconds), used, seconds
+
+
 def best(problem):
     """Return the throughput of the best placement by trying them all; None if there is none."""
     return max((rate for rate, _, _ in placements(problem)), default=None)

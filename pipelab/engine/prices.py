@@ -28,8 +28,7 @@ Plan = TypeVar("Plan")
 def total(numbers: Mapping[float, int]) -> float:
     """Add up the prices of so many GPUs of each price, exactly, and round once.
 
-    A price of up to 12 digits stands for that decimal or for the nearest float, whichever makes the sum less:
-    a budget that is the sum by either reading is kept.
+    A price of up to 12 digits stands for that decimal or for the nearest float, whichever makes the sum less.
 
     >>> total({0.8: 3}), total({1 / 3: 3})
     (2.4, 1.0)
@@ -42,6 +41,17 @@ def total(numbers: Mapping[float, int]) -> float:
 def _as_written(price: float) -> Fraction:
     written = f"{price:.12g}"
     return Fraction(written) if float(written) == price else Fraction(price)
+
+
+def pays(budget: float, numbers: Mapping[float, int]) -> bool:
+    """Return whether a budget is enough for so many GPUs of each price.
+
+    A budget that somebody added up in floats, in whatever order, may lack the last bits of the exact sum.
+
+    >>> pays(1.38 + 1.05 + 1.05, {1.38: 1, 1.05: 2}), total({1.38: 1, 1.05: 2}) - (1.38 + 1.05 + 1.05) > 0
+    (True, True)
+    """
+    return total(numbers) <= budget * (1 + LAST_BITS)
 
 
 def bill(problem: Problem, placements: Iterable[Placement]) -> Counter[float] | None:
@@ -100,7 +110,7 @@ def within_budget(
         asked.add(key)
         answer = ask(most)
         numbers = paid(answer)
-        if numbers is None or total(numbers) <= budget:
+        if numbers is None or pays(budget, numbers):
             yield answer
         else:
             waiting += [{**most, price: number - 1} for price, number in numbers.items()]

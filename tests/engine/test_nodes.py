@@ -145,11 +145,11 @@ def test_links_that_join_some_nodes_and_not_others(seed, network):
 
 
 @pytest.mark.quick(5)
-@pytest.mark.parametrize("seed", range(400, 420))
+@pytest.mark.parametrize("seed", [417, *range(400, 417), 418, 419])  # 417: what is in flight binds
 def test_fewest_gpus_least_cost_and_least_latency_equal_brute_force(seed):
     problem = priced(node_oracle.random_problem(seed, gpus=5, layers=3, max_gpus_per_stage=2), seed)
     problem = with_link_units(problem, "tokens")
-    every, result = list(oracle.passes(problem)), pl.solve(problem, "aggregated")
+    every, result = list(oracle.attained(problem)), pl.solve(problem, "aggregated")
     floor = float(np.median([rate for rate, *_ in every])) if every and seed % 2 else 0.0
     cheap, quick = (
         pl.solve(problem, objective=goal, at_least=floor) for goal in ("cost", "latency")

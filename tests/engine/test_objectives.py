@@ -94,7 +94,7 @@ def test_the_cheapest_is_the_cheapest_of_all(seed):
 
 
 @pytest.mark.quick(4)
-@pytest.mark.parametrize("seed", range(90))
+@pytest.mark.parametrize("seed", [31, *range(31), *range(32, 90)])  # 31: what is in flight binds
 def test_the_quickest_is_the_quickest_of_all(seed):
     """Without latencies of links, with them, and with the roofline's costs."""
     if seed % 3 == 1:
@@ -102,7 +102,7 @@ def test_the_quickest_is_the_quickest_of_all(seed):
     else:
         problem = small(seed, link_units="tokens")
         problem = late(problem, seed) if seed % 3 else problem
-    every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    every = [(rate, seconds) for rate, _, seconds in oracle.attained(problem)]
     for floor in floors([r for r, _ in every], seed):
         result = pl.solve(problem, objective="latency", at_least=floor)
         check_against(every, result, floor)

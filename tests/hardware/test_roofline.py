@@ -91,7 +91,7 @@ def test_solved_like_any_other_and_proven(seed):
         assert result.status == ("infeasible" if best is None else "optimal")
         assert best is None or result.throughput == pytest.approx(best, rel=1e-6)
     for floor in (0.0, 0.7 * (best or 1.0)):
-        left = [(rate, gpus, seconds) for rate, gpus, seconds in every if rate >= floor]
+        left = [row for row in oracle.attained(problem) if row[0] >= floor]
         cheap, quick = (
             pl.solve(problem, objective=what, at_least=floor) for what in ("cost", "latency")
         )

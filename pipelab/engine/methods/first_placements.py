@@ -7,7 +7,7 @@ from itertools import chain
 
 from pipelab.cluster import GPU
 from pipelab.engine.methods.rules_of_thumb import RULES, solve_by_rule
-from pipelab.engine.prices import price_per_hour
+from pipelab.engine.prices import bill, pays
 from pipelab.engine.tolerances import REACHED
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
@@ -34,7 +34,7 @@ def incumbents(problem: Problem, budget: float | None = None) -> dict[Placement,
     """
     placements = simple_placements(problem)
     if budget is not None:
-        placements = (p for p in placements if given(price_per_hour(problem, p)) <= budget)
+        placements = (p for p in placements if pays(budget, given(bill(problem, [p]))))
     evaluations, stages = {}, 0
     most = problem.costs.most_gpus
     for placement in placements:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from annotated_types import MinLen
 
-from pipelab.engine.prices import total
+from pipelab.engine.prices import pays
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.fields import NotNegative, checked_arguments, described, is_list, python_value
 
@@ -127,7 +127,7 @@ def mixes(
         name, *others = names
         for n in numbers[name]:
             bill = paid + Counter({price[name] or 0.0: n})
-            if budget is None or total(bill) <= budget:
+            if budget is None or pays(budget, bill):
                 yield from ({name: n, **rest} for rest in within(others, bill))
 
     with_a_gpu = (point for point in within(list(numbers), Counter()) if any(point.values()))
