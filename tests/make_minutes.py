@@ -29,7 +29,7 @@ SEEN, ASKED = 1.5, 1  # minutes for a figure, a table or a widget, and for a pre
 HOUR, LECTURE, ROUND = 60, 75, 5  # minutes
 
 HEAD = re.compile(r"^\*\d+ minutes(, in (two|three) sittings: .+?, then \d+)?", re.M)
-WIDGET = re.compile(r"pl\.explore_\w+\(|^@interact", re.M)
+WIDGET = re.compile(r"pl\.explore_\w+\(|^@course\.interact", re.M)
 _FIGURE = re.compile(r"pl\.(plot|gantt)\(|course\.(plot|show)_|pl\.certificate\(|px\.\w+\(")
 _EXERCISE = re.compile(r"^\*\*\d\.\*\* (\*Optional\.\*)?", re.M)
 _OPTIONAL = re.compile(r"## (Optional|Sources)|## .*\n\n\*Optional")

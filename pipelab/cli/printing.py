@@ -30,7 +30,7 @@ def print_result(result: "Result") -> None:
             print(f"\n{table_text(result.step.to_frame())}")
     elif result.evaluation:
         _print_times(result.problem, result.evaluation)
-        _print_stages(result.evaluation)
+        _print_stages(result.problem, result.evaluation)
 
 
 def print_deployment(deployment: "Deployment") -> None:
@@ -40,7 +40,7 @@ def print_deployment(deployment: "Deployment") -> None:
         print(deployment.doubt)
     if deployment.pipelines:
         price = deployment.usd_per_hour
-        print(f"Its GPUs cost {price:.7g} $ per hour" if price is not None else "", end="\n\n")
+        print("" if price is None else f"Its GPUs cost {price:.7g} $ per hour\n")
         print(table_text(deployment.to_frame()))
 
 
@@ -64,7 +64,7 @@ def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity
     )
     print(f"Filling of the pipeline: {evaluation.filling}")
     _print_times(problem, evaluation)
-    _print_stages(evaluation)
+    _print_stages(problem, evaluation)
 
 
 def _print_times(problem: "Problem", evaluation: "Evaluation") -> None:
@@ -82,12 +82,18 @@ def _print_times(problem: "Problem", evaluation: "Evaluation") -> None:
         )
 
 
-def _print_stages(evaluation: "Evaluation") -> None:
+def _print_stages(problem: "Problem", evaluation: "Evaluation") -> None:
+    """Print stages and links; GPUs as their hosts call them, where a listing of the hosts says that."""
+    cluster, stages, links = problem.cluster, evaluation.to_frame(), evaluation.links_frame()
+    if cluster.index:
+        names = [f"{gpu.host}:{i}" for gpu, i in zip(cluster.gpus, cluster.index, strict=True)]
+        stages["gpus"] = [", ".join(names[g] for g in s.stage.gpus) for s in evaluation.stages]
+        links["slowest_pair"] = [f"{names[x.sender]}→{names[x.receiver]}" for x in evaluation.links]
     print()
-    print(table_text(evaluation.to_frame()))
+    print(table_text(stages))
     if evaluation.links:
         print()
-        print(table_text(evaluation.links_frame()))
+        print(table_text(links))
 
 
 def print_ledger(ledger: "Ledger", stream: TextIO) -> None:

@@ -4,6 +4,7 @@
 # In every notebook
 from .exercises import guess as guess
 from .checks import check as check, hint as hint, lab_problems as lab_problems
+from .controls import interact as interact
 from .ledger.book import reproduce as reproduce
 from .reading_tables import show_table as show_table
 

@@ -249,9 +249,7 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     stages = (_stage(path, i, stage) for i, stage in enumerate(document["stages"], 1))
     placement = Placement(tuple(stages))
     if problem is not None:
-        if "runs_on" in document:
-            rules_of(document["runs_on"], f"{path}, field 'runs_on'")
-            problem = as_engine_fills(problem, document["runs_on"])
+        problem = as_planned(path, problem)
         _refuse_other_conditions(path, document["conditions"], problem)
         try:
             computed = document_of(problem, placement)
@@ -263,6 +261,24 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
             raise InvalidPlacement([other, *error.defects]) from None
         _refuse_other_rates(path, document, computed)
     return placement
+
+
+def as_planned(path: str | Path, problem: Problem) -> Problem:
+    """Return a problem as the engine runs and fills it that a saved plan was made for, if it was made for one.
+
+    Raises
+    ------
+    InvalidData
+        The file cannot be read.
+    UnknownName
+        It names an engine that there is not.
+    """
+    path = json_path("load_placement", path)
+    engine = _read(path).get("runs_on")
+    if engine is None:
+        return problem
+    rules_of(engine, f"{path}, field 'runs_on'")
+    return as_engine_fills(problem, engine)
 
 
 def problem_of(path: str | Path, case: str | None = None, **rules: Any) -> Problem:
@@ -300,17 +316,12 @@ def _read(path: Path) -> dict[str, Any]:
     stages = names.get("stages")
     if not isinstance(stages, list) or not stages:
         expected = 'expected an object with "stages", a list of at least one stage'
-        parts = {
-            "pipelines": (
-                "deployment (pl.settings and pl.serve take what pl.deploy returns)",
-                "replicas",
-            ),
-            "points": ("trade-off", "points"),
-        }
-        for kind, inside in (parts[name] for name in parts if name in names):
+        kinds = {"pipelines": "deployment", "points": "trade-off"}
+        for name in kinds.keys() & names:
             expected = (
-                f"expected a plan of one pipeline, and this is a {kind}; "
-                f"load one of its {inside} from a file of its own"
+                f"expected a plan of one pipeline, and this is a {kinds[name]}; load one of its "
+                f"{'replicas' if name == 'pipelines' else name} from a file of its own, or in Python "
+                "give what found it to pl.settings or pl.serve: docs/using.md"
             )
         raise InvalidData(f"{path}: {expected}")
     said = document.setdefault("conditions", {})

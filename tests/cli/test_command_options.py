@@ -230,6 +230,27 @@ def test_a_plan_is_evaluated_with_all_its_rates(run, tmp_path):
     assert run("evaluate", saved, *big)[1].startswith(f"{head}, of a rate of {number(full)} that ")
 
 
+@pytest.mark.parametrize("engine", ["vLLM", "TensorRT-LLM", "transformers"])
+def test_a_plan_for_an_engine_is_evaluated_and_served_as_it_fills(run, tmp_path, engine):
+    plan, own = tmp_path / "plan.json", (*OWN, "--output-tokens", "20")
+    load = pl.Workload(512, 4, "decode", output_tokens=20)
+    result = pl.solve(_problem(load=load), runs_on=engine)
+    assert run("solve", *own, "--runs-on", engine, "--output", plan)[0] == 0
+    served = pl.serve(result.problem, result, 50, rate=2)
+    assert run("serve", plan, *own, "--rate", 2, "--requests", 50)[1].startswith(served.sentence)
+    assert f"pipeline: {result.problem.costs.filling}\n" in run("evaluate", plan, *own)[1]
+
+
+@pytest.mark.parametrize("hosts", sorted(DATA.glob("hosts/*")), ids=lambda hosts: hosts.name)
+def test_tables_name_gpus_as_their_hosts_do(run, hosts):
+    asked = (*MODEL, "--cluster", hosts, "--max-gpus", "2")
+    cluster, stages = pl.load_cluster(hosts), json.loads(run("solve", *asked, "--json")[1])
+    names = [f"{gpu.host}:{i}" for gpu, i in zip(cluster.gpus, cluster.index, strict=True)]
+    out = run("solve", *asked)[1]
+    for stage in stages["placement"]["stages"]:
+        assert f" {', '.join(names[gpu] for gpu in stage['gpus'])} " in out
+
+
 def test_a_plan_of_a_case_needs_nothing_else_and_takes_its_options(run, tmp_path):
     plan, mine = tmp_path / "plan.json", tmp_path / "mine.json"
     assert run("solve", "tiny", "--max-gpus", "2", "--output", plan)[0] == 0

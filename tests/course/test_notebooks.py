@@ -8,9 +8,13 @@ import re
 import ipywidgets
 import pytest
 from make_solutions import FOLD
+from nbclient import NotebookClient
+from nbclient.output_widget import OutputWidget
+from nbformat.v4 import new_code_cell, new_notebook
 from plotly.basedatatypes import BaseFigure
 
 from notebook_results import RESULTS, check_figure, drawing_cells, with_statements
+from pipelab.course import controls
 from pipelab.course.checks import EXERCISES, group_of
 from pipelab.course.exercises import Number
 from pipelab.files.bundled_folders import notebooks_dir
@@ -42,10 +46,10 @@ def test_notebook(path, capsys, caplog, monkeypatch):
 
     A check is run as it stands, and again with the folded solution above it.
     """
-    figures, verdicts, names = [], {}, {}
-    monkeypatch.setattr(
-        ipywidgets.widgets.interaction, "display", lambda what: figures.extend(_figures_of(what))
-    )
+    figures, verdicts, names, collected = [], {}, {}, []
+    for module in (ipywidgets.widgets.interaction, controls):
+        monkeypatch.setattr(module, "display", lambda what: figures.extend(_figures_of(what)))
+    monkeypatch.setattr(ipywidgets.Output, "__enter__", lambda output: collected.append(output))
     notebook = with_statements(path, _name(path))
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     folds = iter(FOLD.findall(text))
@@ -66,11 +70,36 @@ def test_notebook(path, capsys, caplog, monkeypatch):
     if path.parent == notebooks_dir() and path.name[0].isdigit():
         assert set(verdicts) == {name for name in EXERCISES if group_of(name) == path.name[:2]}
     assert (capsys.readouterr().err, caplog.messages) == ("", [])
+    assert collected == []  # `controls` says why
     assert len(figures) >= len(drawing_cells(notebook))
     for figure in figures:
         axes = [axis.title.text for axis in (*figure.select_xaxes(), *figure.select_yaxes())]
         kinds = {trace.type for trace in figure.data}
         check_figure(figure.layout.title.text, axes, kinds, figure.layout.annotations)
+
+
+@pytest.mark.slow
+def test_a_client_without_a_browser_shows_a_panel_and_writes_nothing_while_it_waits(monkeypatch):
+    """As `jupyter nbconvert --execute` and papermill run notebooks: `controls` says why."""
+    written = []
+    monkeypatch.setattr(OutputWidget, "send", lambda *message: written.append(message))
+    panel = """
+from pipelab import course
+@course.interact(n=(1, 9))
+def figure(n=3):
+    print(f"{n} GPUs")
+    return course.show_table([{"GPUs": n}])
+"""
+    notebook = new_notebook(cells=[new_code_cell(panel)])
+    NotebookClient(notebook, timeout=60).execute()
+    assert written == []
+    states = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+    (shown,) = [
+        model["state"]["outputs"] for model in states.values() if "outputs" in model["state"]
+    ]
+    assert [output["output_type"] for output in shown] == ["stream", "display_data"]
+    assert shown[0]["text"] == "3 GPUs\n"
+    assert "text/html" in shown[1]["data"]
 
 
 def _on_the_page(names, exercise):

@@ -1,6 +1,7 @@
 """`pl.serve`: requests through plans, beside what the evaluator, the timeline and the formulas for requests say."""
 
 import dataclasses
+import io
 import math
 import random
 import re
@@ -183,6 +184,17 @@ def test_requests_in_the_system_are_rate_times_time():
     assert served.requests_per_s == pytest.approx(
         0.7 * deployed.requests_per_s, abs=4 * served.requests_error
     )
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch, terminal):
+    said = io.StringIO()
+    said.isatty = lambda: terminal
+    monkeypatch.setattr("sys.stderr", said)
+    monkeypatch.setattr("pipelab.engine.serving.served._SILENT_S", 0)
+    problem = three_types(phase="mixed", batch_size=8, sequence_length=500, output_tokens=20)
+    pl.serve(problem, pl.solve(problem), 40, rate=1)
+    assert (" requests" in said.getvalue()) == terminal
 
 
 def test_broken_limits_and_queues_that_grow_are_said():

@@ -469,7 +469,7 @@ def _started(run, found, engine, hosts):
     """The place of every rank, by the engine's own rule, as (host, GPU as that host counts); and all arguments."""
     places, asked = {}, []
     rule, program, first = RANKS[engine]
-    names = " ".join(f"h{i}" for i in range(1, hosts + 1))
+    names = (", " if hosts % 2 else " ").join(f"h{i}" for i in range(1, hosts + 1))
     for number in range(1, hosts + 1):
         own = (str(number), "--mine", "x y")
         done, calls = run(found, *own, HOSTS=names, LINGER="sleep 0.3")

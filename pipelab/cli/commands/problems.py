@@ -221,13 +221,14 @@ def evaluate(
     problem is the case that it names, --case, or the same --model and --gpus as before.
     """
     from pipelab.hardware.what_fits import capacity
-    from pipelab.io.plans import document_of, save_placement
+    from pipelab.io.plans import as_planned, document_of, save_placement
 
     problem, placement = _read(plan, context.obj, case)
     if as_json:
         print(json.dumps(document_of(problem, placement), allow_nan=False))
     else:
-        print_evaluation(problem, placement, capacity(problem, placement))
+        run = as_planned(plan, problem)
+        print_evaluation(run, placement, capacity(run, placement))
     if output is not None:
         save_placement(problem, placement, output)
 
@@ -260,9 +261,11 @@ def serve(
 ) -> None:
     """Send requests through a plan: the times that they wait, in the mean and at the 99th percentile.
 
-    Such as: pipelab serve plan.json --rate 2 --answer exponential:200
+    Such as: pipelab serve plan.json --rate 2 --answer exponential:200. A plan of solve --runs-on is filled as
+    that engine fills pipelines.
     """
     from pipelab.engine.serving.served import serve as run
+    from pipelab.io.plans import as_planned
 
     problem, placement = _read(plan, context.obj, case)
     options: dict[str, Any] = {"rate": rate, "clients": clients, "chunk": chunk, "seed": seed}
@@ -270,7 +273,7 @@ def serve(
     if trace is not None and requests is not None:
         raise InvalidValue("options", [("--requests", requests, "expected none beside --trace")])
     options["requests"] = requests if trace is None else trace
-    served = run(problem, placement, **_given(options))
+    served = run(as_planned(plan, problem), placement, **_given(options))
     if not as_json:
         print(served.sentence)
     _show(served.to_frame(*_given({"p": percentile}).values()), as_json, output, "serve")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Le
+from tqdm import tqdm
 
 from pipelab.display import NO_FORMULAS, DataFrame, counted, data_frame, number, table
 from pipelab.engine import arguments
@@ -32,6 +33,7 @@ from pipelab.serving import Request, Simulation, Visit, Work
 
 PERCENTILES = (50, 90, 95, 99)
 _GROUPS = 20  # of consecutive requests; their means are taken for independent
+_SILENT_S = 2  # until progress is shown
 _WARM_UP_SHARE = 0.25  # of those that count
 _MOST_COME_SHARE = 8  # of those that count; at half of it warm-up ends, however few have ended
 _FALLS_BEHIND_SHARE = 0.05  # of what comes, beyond three standard deviations of a Poisson number
@@ -412,12 +414,13 @@ def serve(
         seed=seed,
     )
     run, begin, warm_up, number = sent.simulation(lines), 0.0, 0, sent.number
-    if rows is None:
-        warm = _first_ended(max(math.ceil(_WARM_UP_SHARE * number), 3 * (clients or 0)))
-        run.run(lambda at: warm(at) or 2 * len(at.visits) >= sent.most_come)
-        begin, warm_up = run.now, len(run.visits)
-    busy = run.busy.copy()
-    run.run(_first_ended(warm_up + number))
+    with tqdm(unit=" requests", delay=_SILENT_S, disable=None, leave=False) as bar:  # on a terminal
+        if rows is None:
+            warm = _first_ended(max(math.ceil(_WARM_UP_SHARE * number), 3 * (clients or 0)), bar)
+            run.run(lambda at: warm(at) or 2 * len(at.visits) >= sent.most_come)
+            begin, warm_up = run.now, len(run.visits)
+        busy, bar.total = run.busy.copy(), warm_up + number
+        run.run(_first_ended(warm_up + number, bar))
     visits = run.visits[warm_up : warm_up + number]
     end = run.now if rows or visits[-1].came <= begin else visits[-1].came
     over = sorted(v.ended for v in run.visits if begin < v.ended <= end and not v.rejected)
@@ -446,14 +449,16 @@ def _tokens(prompt: Any, answer: Any, load: Workload, lines: Lines) -> dict[str,
     return {"prompt": lengths("prompt", prompt), "answer": lengths("answer", answer)}
 
 
-def _first_ended(number: int) -> Callable[[Simulation], bool]:
-    """Return a function that tells whether the first requests, so many, have ended."""
+def _first_ended(number: int, bar: Any = None) -> Callable[[Simulation], bool]:
+    """Return a function that tells whether the first requests, so many, have ended; a bar may show them."""
     seen = 0
 
     def ended(run: Simulation) -> bool:
         nonlocal seen
         while seen < min(number, len(run.visits)) and not math.isnan(run.visits[seen].ended):
             seen += 1
+            if bar is not None and seen > bar.n:
+                bar.update()
         return seen == number
 
     return ended
