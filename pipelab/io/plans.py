@@ -86,11 +86,11 @@ def save(x: Result | Deployment | TradeOff | Schedule | Timeline, path: str | Pa
         if not x.pipelines:
             expected = f"expected a deployment with a pipeline. {x.sentence}"
             raise InvalidValue("save", [("x", x.status, expected)])
-        return _write(path, _document(x.problem, x))
+        return write_document(path, _document(x.problem, x))
     elif isinstance(x, TradeOff):
         plans = [_document(x.problem, point) for point in x.points]
         head = {"problem": x.problem.name, "against": x.against, "complete": x.complete}
-        return _write(path, head | {"points": plans})
+        return write_document(path, head | {"points": plans})
     else:
         expected = (
             "expected a Result, a Deployment, a TradeOff, a Schedule or a Timeline; "
@@ -120,10 +120,11 @@ def save_placement(problem: Problem, plan: Placement | Result, path: str | Path)
     InvalidData
         Nothing can be written there.
     """
-    return _write(path, document_of(problem, plan))
+    return write_document(path, document_of(problem, plan))
 
 
-def _write(path: str | Path, document: Mapping[str, Any]) -> Path:
+def write_document(path: str | Path, document: Mapping[str, Any]) -> Path:
+    """Write what a plan's file holds as JSON, replacing the file whole."""
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     return write_to("save", json_path("save", path), text)
 
@@ -249,7 +250,7 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     stages = (_stage(path, i, stage) for i, stage in enumerate(document["stages"], 1))
     placement = Placement(tuple(stages))
     if problem is not None:
-        problem = as_planned(path, problem)
+        problem, _ = as_planned(path, problem)
         _refuse_other_conditions(path, document["conditions"], problem)
         try:
             computed = document_of(problem, placement)
@@ -263,8 +264,10 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     return placement
 
 
-def as_planned(path: str | Path, problem: Problem) -> Problem:
-    """Return a problem as the engine runs and fills it that a saved plan was made for, if it was made for one.
+def as_planned(path: str | Path, problem: Problem) -> tuple[Problem, dict[str, str]]:
+    """Return a problem as the engine of a saved plan runs and fills it, and what the file says of that engine.
+
+    Both as they are where the plan was made for no engine.
 
     Raises
     ------
@@ -276,9 +279,9 @@ def as_planned(path: str | Path, problem: Problem) -> Problem:
     path = json_path("load_placement", path)
     engine = _read(path).get("runs_on")
     if engine is None:
-        return problem
+        return problem, {}
     rules_of(engine, f"{path}, field 'runs_on'")
-    return as_engine_fills(problem, engine)
+    return as_engine_fills(problem, engine), {"runs_on": engine}
 
 
 def problem_of(path: str | Path, case: str | None = None, **rules: Any) -> Problem:

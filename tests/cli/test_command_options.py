@@ -237,8 +237,16 @@ def test_a_plan_for_an_engine_is_evaluated_and_served_as_it_fills(run, tmp_path,
     result = pl.solve(_problem(load=load), runs_on=engine)
     assert run("solve", *own, "--runs-on", engine, "--output", plan)[0] == 0
     served = pl.serve(result.problem, result, 50, rate=2)
+    assert pl.serve(_problem(load=load), result, 50, rate=2).sentence == served.sentence
     assert run("serve", plan, *own, "--rate", 2, "--requests", 50)[1].startswith(served.sentence)
-    assert f"pipeline: {result.problem.costs.filling}\n" in run("evaluate", plan, *own)[1]
+    again = tmp_path / "again.json"
+    assert (
+        f"pipeline: {result.problem.costs.filling}\n"
+        in run("evaluate", plan, *own, "--output", again)[1]
+    )
+    known = json.loads(plan.read_text()).items()
+    assert json.loads(again.read_text()).items() <= known
+    assert run("evaluate", again, *own, "--json")[1] == run("evaluate", plan, *own, "--json")[1]
 
 
 @pytest.mark.parametrize("hosts", sorted(DATA.glob("hosts/*")), ids=lambda hosts: hosts.name)

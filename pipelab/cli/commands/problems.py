@@ -221,16 +221,17 @@ def evaluate(
     problem is the case that it names, --case, or the same --model and --gpus as before.
     """
     from pipelab.hardware.what_fits import capacity
-    from pipelab.io.plans import as_planned, document_of, save_placement
+    from pipelab.io.plans import as_planned, document_of, write_document
 
     problem, placement = _read(plan, context.obj, case)
+    run, engine = as_planned(plan, problem)
+    document = document_of(run, placement) | engine
     if as_json:
-        print(json.dumps(document_of(problem, placement), allow_nan=False))
+        print(json.dumps(document, allow_nan=False))
     else:
-        run = as_planned(plan, problem)
         print_evaluation(run, placement, capacity(run, placement))
     if output is not None:
-        save_placement(problem, placement, output)
+        write_document(output, document)
 
 
 def serve(
@@ -273,7 +274,8 @@ def serve(
     if trace is not None and requests is not None:
         raise InvalidValue("options", [("--requests", requests, "expected none beside --trace")])
     options["requests"] = requests if trace is None else trace
-    served = run(as_planned(plan, problem), placement, **_given(options))
+    filled, _ = as_planned(plan, problem)
+    served = run(filled, placement, **_given(options))
     if not as_json:
         print(served.sentence)
     _show(served.to_frame(*_given({"p": percentile}).values()), as_json, output, "serve")

@@ -14,6 +14,8 @@ from tqdm import tqdm
 
 from pipelab.display import NO_FORMULAS, DataFrame, counted, data_frame, number, table
 from pipelab.engine import arguments
+from pipelab.engine.answers import PlanAnswer
+from pipelab.engine.runs_on import as_engine_fills
 from pipelab.engine.serving.arrivals import Lengths, drawn, from_file, lengths
 from pipelab.engine.serving.lines import Lines, lines_of
 from pipelab.errors import InvalidValue
@@ -347,7 +349,7 @@ def serve(
         Its cost model says how long batches take, and how the engine fills pipelines.
     plan : Placement, Result, Deployment or Flow
         Requests are sent to its pipelines or ways in proportion to their rates. Of pools, one reads and the other
-        writes.
+        writes. An answer that was found with `runs_on` is filled as that engine fills pipelines.
     requests : int or path
         How many count; a quarter as many, or more, come before them. Or a CSV file with a column of times, of tokens of
         prompts and of answers: `seconds`, `prompt`, `answer`, or as in Azure's and BurstGPT's traces.
@@ -401,6 +403,8 @@ def serve(
     if (rate is None) == (clients is None and rows is None):
         expected = "expected either a rate, or clients, or a file of requests"
         raise InvalidValue("serve", [("rate", rate, expected)])
+    if isinstance(plan, PlanAnswer) and plan.runs_on:
+        problem = as_engine_fills(problem, plan.runs_on)
     lines = lines_of(problem, plan, chunk)
     sent = Sent(
         problem=problem,
