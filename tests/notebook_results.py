@@ -294,12 +294,12 @@ RESULTS = {
         "f'{best.throughput:.0f} {one.throughput:.0f}' == '4872 3721' and len(gain := added.set_index('type')) == 3",
         "abs(gain['gain_tokens_per_s']['L4'] / gain['gain_tokens_per_s']['T4'] - 1) < 0.015",
         "2.6 < gain['gain_per_usd_per_hour']['A100-SXM-40'] / gain['gain_per_usd_per_hour']['T4'] < 2.7",
-        # the H100 alone is off: "15 ms are still 90 to 99% dearer"; 3% faster it is enough; 10% slower the plan holds
+        # the H100 alone is off: "15 ms are still 90 to 102% dearer"; 3% faster it is enough; 10% slower the plan holds
         "(most := lambda f, ms: max(r for b in sizes if (r := pl.solve(off_by(rented(b, 1, **{'H100-SXM': 1}), f))"
         ".throughput) and 1000 * b / r <= ms))",
         "(k := keeping(50).query('`H100-SXM` == 0')) is not None and (others_do := min(k['dollars'] / k['rate'])) > 0",
         "[f'{2.99 / most(f, 15) / min(2.99 / most(f, 50), others_do) - 1:.0%}' for f in (0.9, 1, 1.1)]"
-        " == ['99%', '90%', '91%']",
+        " == ['102%', '90%', '90%']",
         "most(1.03, 50) >= 5000 > most(1.02, 50)",
         "(both := [off_by(rented(b, m, **{'H100-SXM': 1, 'A10': 1}), 0.9) for b in sizes for m in (1, 2)])",
         "any((r := pl.solve(p).throughput or 0) >= 5000 and 1000 * p.workload.batch_size * p.workload.in_flight"
