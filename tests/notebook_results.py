@@ -196,6 +196,17 @@ RESULTS = {
         "(band := __import__('pipelab.hardware.relative_bands', fromlist=['']).relative_band)",
         "[round(band(kind).share, 2) for kind in stated] == [0.11, 0.19, 0.19]",
         "len(flips) == 5 and len(found.scenarios) == 14 and 0.14 < found.worst.loss < 0.15",
+        # "the 11 cases of GPUs", "at 0.7 of the speed of weights", "differ by less than 2%"
+        "len(found.of_speeds) - 1 == 11 and engine.kv_efficiency == 0.7",
+        "max(per_layer.max() / per_layer.min() - 1) < 0.02",
+        # "Of the 76 fitted times the worst is a kernel on an A100, at −26%"
+        "(far := measured.loc[measured['error'].abs().idxmax()])[['gpu_type', 'engine']].tolist()"
+        " == ['A100-SXM-40', 'kernels'] and (len(measured), f\"{far['error']:.0%}\") == (76, '-26%')",
+        # all-reduces at 20 GB/s: cutting is ahead with 256 sequences; prompts "only by a factor of 2.3 instead of 8"
+        "(at_20 := lambda row: 1 / (1 / row['layers cut'] - 10 * 2 * 1.5 * 2 * d / 1e9 * (1 / 3.7 - 1 / 20)))",
+        "at_20(ways[2]) > ways[2]['batch shared'] > ways[2]['layers cut']",
+        "[f\"{ways[4]['batch shared'] / r:.1f}\" for r in (at_20(ways[4]), ways[4]['layers cut'])] == ['2.3', '8.3']",
+        "gpus['link_gb_per_s'][['A100-SXM-40', 'H100-SXM', 'L40S']].tolist() == [300, 450, 31.5]",
     ],
     "10_in_flight.ipynb": [
         # with memory for as many as the fastest placement needs, a slower one that needs fewer
@@ -205,8 +216,12 @@ RESULTS = {
         "waits[0]['s per token'] < 0.5 * waits[-1]['s per token'] and round(found.throughput) == 678",
         # "vLLM's own best plan loses little"; no compromise has as many in flight as a full pipeline needs
         "by_filling['vLLM, its best plan'] > 0.9 * found.throughput",
+        # "320 / 678 = 0.47 s", "more than three times as long", "26% for this plan", "hence 595 to 728"
+        "isclose(16 * m / found.throughput, waits[-1]['s per token'], rel_tol=1e-6) and m == 20",
+        "3 < waits[-1]['s per token'] / waits[0]['s per token'] < 3.5 and 16 * m / 678 < 0.475",
+        "f\"{by_filling['that plan, dynamic: all sequences in one batch'] / found.throughput:.0%}\" == '26%'",
+        "(expected := pl.hardware.expected_rate(problem, pl.evaluate(problem, plan)).sentence).find('595 to 728') > 0",
         "all(p.evaluation.in_flight < p.evaluation.in_flight_needed for p in by_latency.points)",
-        "0.2 < by_filling['that plan, dynamic: all sequences in one batch'] / found.throughput < 0.3",
         # "four within 7%, three about 30% off"; "run 7 had 32%, the other six 44 to 75%"
         "(errors := sorted(runs['rate_error'].abs()))[3] < 0.07 and 0.25 < errors[4] and errors[6] < 0.35",
         "round(of_synchronous.iloc[6], 2) == 0.32",
@@ -214,6 +229,13 @@ RESULTS = {
         # a context of 2,048 "and one more"; the row of the table that the text works out is ruled out in the end
         "dict(zip(started.arguments[::2], started.arguments[1::2]))['--max-model-len'] == '2049'",
         "one.best < one.bound < found.throughput and isclose(one.last * 16 / shortest_s, one.bound)",
+        # bounds that a range had before: "from 1 to 13 … 909 of a full pipeline, from 14 to 27 … of the row above"
+        "(known := {(r.first, r.last): r.bound for r in found.details['rounds']})[1, 13] == result.throughput",
+        "known[14, 27] == known[14, float('inf')] and round(result.throughput) == 909",
+        # 18 to 20: with memory for so many no rate is above the best
+        "(14, 20) in known and not any(first == 18 for first, _ in known)",
+        "all(isclose(pl.solve(problem.with_in_flight(k), objective='rate').throughput, found.throughput)"
+        " for k in (18, 20))",
     ],
     "11_requests_and_queues.ipynb": [
         "0.3 < share < 0.8 and mixed.in_flight == 20 and (m, len(plan)) == (20, 22)",
@@ -247,7 +269,11 @@ RESULTS = {
     "12_deployments_and_rent.ipynb": [
         "one.status == best.status == 'optimal' and 1.3 < best.throughput / one.throughput < 1.32",
         "[(len(p.placement), p.workload.batch_size) for p in best.pipelines] == [(7, 48), (1, 80), (3, 48)]",
-        "[*(added['gain_tokens_per_s'] / added['dual_price_tokens_per_s']).round(2)] == [1.0, 0.78, 0.79]",
+        # a whole GPU brings as much as its dual price in the master program, less, and more: seven T4s in one pipeline
+        "[*(added['gain_tokens_per_s'] / rounds[-1]['prices']).round(2)] == [1.0, 0.91, 1.08]",
+        "round(rounds[-1]['prices'] @ gpus) == round(fractions) == 4896 and list(added['type']) == list(have)",
+        "(seven := pl.deploy(replace(problem, cluster=cluster.with_counts(have | {'T4': 7})), batches=batches))",
+        "[len(p.placement) for p in seven.pipelines] == [7, 1, 2]",
         "[row['pipelines'] for row in gains] == [3, 4, 2, 1] and gains[3]['more'] == '0.0%'",
         # "At a batch of 16 vLLM's rules cost 5%", "within 7% of each other"
         "round(cost_of_rules('vLLM', at_16), 2) == 0.05 and cost_of_rules('vLLM', at_best) < 0.001",
@@ -257,16 +283,36 @@ RESULTS = {
         # Farley's bound by hand
         "(round(rounds[0]['tokens/s']), round(rounds[0]['bound']), round(rate[0, 3, 0])) == (3713, 6773, 953)",
         "f\"{rounds[0]['prices'][1]:.1f} {rounds[0]['bound'] / rounds[0]['tokens/s']:.3f}\" == '174.2 1.824'",
-        # where headlines turn: "These are equal at x = 13%", "within 2%: a tie", "2.6 times as much", "stay 90% dearer"
+        # each type at an end of the band of 09: "by 4% at least", at the worst of the 26 cases and at the next one
+        "(off_by := lambda p, *f: replace(p, costs=__import__('pipelab.engine.speed_costs', fromlist=['']).with_speeds("
+        "p.costs, dict(zip(have if len(f) == 3 else names, f)))))",
+        "(ahead := lambda *f: pl.evaluate(p := off_by(problem, *f), best).throughput / pl.solve(p, batches=batches)"
+        ".throughput - 1)",
+        "f'{ahead(0.8, 0.8, 1.14):.0%}' == '4%' and 0.09 < ahead(1, 0.8, 1.14) < 0.11",
+        "pl.hardware.expected_rate(one.problem, pl.evaluate(one.problem, one_way)).sentence.find('-12% to +7%') > 0",
+        # where headlines turn: "These are equal at x = 13%", "within 2%: a tie", "2.6 times as much"
         "f'{(best.throughput - one.throughput) / (best.throughput + one.throughput):.0%}' == '13%'",
         "f'{best.throughput:.0f} {one.throughput:.0f}' == '4872 3721' and len(gain := added.set_index('type')) == 3",
         "abs(gain['gain_tokens_per_s']['L4'] / gain['gain_tokens_per_s']['T4'] - 1) < 0.015",
         "2.6 < gain['gain_per_usd_per_hour']['A100-SXM-40'] / gain['gain_per_usd_per_hour']['T4'] < 2.7",
-        "all(f'{per_million(15 * x) / per_million(50 * x) - 1:.0%}' == '90%' for x in (0.9, 0.95, 1, 1.05, 1.1))",
+        # the H100 alone is off: "15 ms are still 90 to 102% dearer"; 3% faster it is enough; 10% slower the plan holds
+        "(most := lambda f, ms: max(r for b in sizes if (r := pl.solve(off_by(rented(b, 1, **{'H100-SXM': 1}), f))"
+        ".throughput) and 1000 * b / r <= ms))",
+        "(k := keeping(50).query('`H100-SXM` == 0')) is not None and (others_do := min(k['dollars'] / k['rate'])) > 0",
+        "[f'{2.99 / most(f, 15) / min(2.99 / most(f, 50), others_do) - 1:.0%}' for f in (0.9, 1, 1.1)]"
+        " == ['102%', '90%', '90%']",
+        "most(1.03, 50) >= 5000 > most(1.02, 50)",
+        "(both := [off_by(rented(b, m, **{'H100-SXM': 1, 'A10': 1}), 0.9) for b in sizes for m in (1, 2)])",
+        "any((r := pl.solve(p).throughput or 0) >= 5000 and 1000 * p.workload.batch_size * p.workload.in_flight"
+        " / r <= 50 for p in both)",
         "(len(mixes), len(asked), len(pipelines)) == (14, 392, 247)",
         # "one H100 and one A10", which a few percent change
         "usd == 3.74 and in_words(chosen) == '1 × (1 H100 + 1 A10)' and (cheaper, dearer) == (3, -9)",
         "isclose(robust.usd_per_hour, usd) and (robust.count, by_kit.count) == (1, 2)",
+        # "costs 4.28 dollars: one H100 and one A100", "256 sequences … wait 50.9 ms", "if the rates are 5% lower"
+        "(round(dollars[-10], 2), rent[-10]) == (4.28, '1 × (1 A100); 1 × (1 H100)')",
+        "(w := robust.pipelines[0].workload).batch_size * w.in_flight == 256",
+        "f'{256_000 / robust.throughput:.1f}' == '50.9' and 0.95 * by_kit.throughput < 5000 < 0.96 * by_kit.throughput",
         "(f'{predicted:.0f}', robust.status) == ('5591', 'optimal') and isclose(0.9 * predicted, robust.throughput)",
         # "At rates 3% higher one H100 is enough, at rates 9% lower it does not serve the load", in a folded answer
         "rent[3] == '1 × (1 H100)' and rent[-9] != rent[0] == rent[2]",
@@ -299,7 +345,15 @@ RESULTS = {
         "[round(x) for x in later['needs_gb'][[0, 4]]] == [96, 151] and not later['fits'][[0, 2, 4, 6]].any()",
         "units == {'transfers': 100, 'tokens': 211.52} and 2.9 < alone.throughput / balanced.throughput < 3.1",
         # "287 tokens/s at most"
-        "round(demo.costs.gpu_throughput('A10', replace(demo.workload, sequence_length=1), 100, 14)) == 287",
+        "(a10 := lambda n: demo.costs.gpu_throughput('A10', replace(demo.workload, sequence_length=n), 100, 14))",
+        "round(a10(1)) == round(70 + 1.2 * 14 + 2 * 100) == 287 and round(a10(1) - a10(1001), 6) == 7",
+        # "Of the 34 only one needs it: 200, where 200.96 is computed"; "452.68 is in two claims"
+        "{*numbers.data.query(\"verdict == 'rounded'\")['computed']}"
+        " == {'452.676', '301.784, 301.784', '1,041, 1,041', '105, 4,525, 475,125'}",
+        "numbers.find('200 tokens/sec').data['computed'].iloc[0] == '200.96' and len(numbers.find('452.68').data) == 2",
+        # "at 300 … in tokens the optimum is 375.9"
+        "(in_tokens := pl.load_case('medium', max_gpus_per_stage=3, link_units='tokens'))",
+        "round(pl.solve(in_tokens, 'aggregated').throughput, 1) == 375.9 and solved['medium', 3].throughput == 300",
         "(len(panics), len(equal_layers), first_panic) == (348, 840, ([1, 2], 2))",
         "[f['order'] for f in failures if f['later'] == f['holds more']] == ['scheduler, GPipe', 'boostr, 1F1B']",
         "failures[1] == {'order': 'scheduler, 1F1B', 'later': '–', 'holds more': '(1, 2)'}",
@@ -388,6 +442,9 @@ RESULTS = {
         "[len(s.layers) for s in choice_of(with_messages, apart).stages] == [5, 5, 12, 10]",
         "(at_two := pl.solve(apart, objective='step_time', schedule='1F1B').placement)",
         "[len(s.layers) for s in at_two.stages] == [5, 3, 13, 11]",
+        # "both A40s first and both A100s last … The formula's choice, A40, A100, A100, A40"
+        "[[apart.cluster.gpus[s.gpus[0]].type[:3] for s in p.stages] for p in (at_two, choice_of(by_alpa, apart))]"
+        " == [['A40', 'A40', 'A10', 'A10'], ['A40', 'A10', 'A10', 'A40']]",
         # "So does some GPU under ZBH2, whatever the cut"
         "pl.solve(problem, objective='step_time', schedule='ZBH2').status == 'infeasible'",
         # on the best placement under 1F1B every order takes longer, by "nearly 4%"
@@ -400,6 +457,15 @@ RESULTS = {
         "{one.status for one in in_one} == {'optimal'} and round(in_one[1].throughput) == 903",
         "0.74 < in_one[1].throughput / geo.reported < 0.76",
         "best_hetero.throughput > 5900 and best_hetero.bound < 6200",
+        # the cut and the next one; "a T4 with four layers lets 758 pass"; what is proven is proven of t itself
+        "[cut['tokens/s'] for cut in cuts[:2]] == [60, 65] and 'stage 0' not in cuts[0]['cut']",
+        "round(geo.rates['T4'][4]) == 758 and t == geo.rates['A100'][9] and round(t, 2) == 1754.38",
+        "[row['layers, each on one node'] for row in alone] == [84, 80, 80]",
+        # "At first the two links carry 8,333 and 25,000 … down to links of 17,000"
+        "sorted(round(way.rate) for way in pl.flow(three).ways) == [8333, 25000]",
+        "(slowed := lambda link: pl.Problem(cluster.scaled_bandwidth(2e-8 * link), model, three.workload, times))",
+        "(by_link := lambda link: pl.flow(slowed(link)).throughput)",
+        "isclose(by_link(17_000), by_link(40_000)) and by_link(16_000) < 0.97 * by_link(17_000)",
         # the certificate: 80 for all nodes, and what shares a layer pays more than 1
         "prices == {'A100': 8, 'L4': 3, 'T4': 2} and sum(prices[m] for m in geo.machines) == geo.layers == 80",
         # "3/7 + 2/3", "3 · 3/7"

@@ -235,7 +235,7 @@ SLIPS = {
     "16.2": ([("bound >= best", "bound > best")], ("sorted(zip(bounds, steps, strict=True))", "zip(bounds, steps)")),
     "17.1": ([("min(passed)", "min(filter(None, passed))")], ("min(passed)", "min(rates)")),
     "17.2": (
-        [("-(-in_flight // tokens)", "in_flight / tokens")],
+        [("ceil(in_flight / tokens)", "in_flight / tokens")],
         ("rate * seconds", "rate * seconds / len(way)"),
     ),
 }  # fmt: skip
