@@ -80,7 +80,7 @@ def errors(seeds):
 
 @pytest.mark.slow
 @pytest.mark.daily(1)
-@pytest.mark.parametrize("pipelines", [20, 200])
+@pytest.mark.parametrize("pipelines", [12, 200])
 def test_the_closed_form_beside_the_simulation(pipelines):
     """`docs/fillings.md` has these errors; with many sequences per stage they are largest, and said to be."""
     table = errors(range(pipelines))
