@@ -82,11 +82,10 @@ def _mark_by_case(items):
 def pytest_collection():
     """Collect tests without collecting garbage: all that comes lasts, and nobody looks through it again."""
     gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 def pytest_collection_modifyitems(config, items):

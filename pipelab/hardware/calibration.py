@@ -99,11 +99,7 @@ def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
         }
     )
     calibrated = fit.costs_with(best, costs.gpus)
-    return Calibration(
-        costs=calibrated,
-        table=table,
-        constants=fit.changes(calibrated),
-    )
+    return Calibration(costs=calibrated, table=table, constants=fit.changes(calibrated))
 
 
 class ConstantsFit:
@@ -118,9 +114,9 @@ class ConstantsFit:
         for name in dict.fromkeys(self.engine_of):
             engine = costs.engines[name]
             self.constants += [(name, c) for c in PRIORS if getattr(engine, c, 0.0)]
-        for gpu in dict.fromkeys(row.gpu_type for row in rows):
+        self.gpu_types = dict.fromkeys(row.gpu_type for row in rows)
+        for gpu in self.gpu_types:
             self.constants += [(gpu, "compute"), (gpu, "memory")]
-        self.gpu_types = {row.gpu_type for row in rows}
         self.sigma = np.array([PRIORS[c] for _, c in self.constants])
         self.zero = np.zeros(len(self.constants))
 
@@ -169,10 +165,8 @@ class ConstantsFit:
     def costs_with(self, theta: np.ndarray, gpu_types: Iterable[str]) -> Roofline:
         """Return the cost model, of these types of GPUs alone, with its constants times these factors."""
         factor = dict(zip(self.constants, np.exp(theta).tolist(), strict=True))
-        gpus, engines = (
-            {name: self.costs.gpus[name] for name in gpu_types},
-            dict(self.costs.engines),
-        )
+        gpus = {name: self.costs.gpus[name] for name in gpu_types}
+        engines = dict(self.costs.engines)
         for name, facts in gpus.items():
             compute = factor["", "all_compute"] * factor.get((name, "compute"), 1.0)
             gpus[name] = replace(
