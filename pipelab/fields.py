@@ -359,6 +359,8 @@ def is_list(value: Any) -> bool:
     >>> is_list((1, 2)), is_list("ab"), is_list(np.array(3))
     (True, False, False)
     """
+    if isinstance(value, list | tuple):  # most values, and quick to tell
+        return True
     if isinstance(value, np.ndarray):
         return value.ndim > 0
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
@@ -370,6 +372,8 @@ def is_real(value: Any) -> bool:
     >>> is_real(10**300), is_real(10**400), is_real(True)
     (True, False, False)
     """
+    if type(value) is float:  # most numbers, and quick to tell
+        return isfinite(value)
     try:
         return isinstance(value, AnyReal) and not isinstance(value, bool) and isfinite(value)
     except OverflowError:  # an int beyond all floats

@@ -1072,7 +1072,7 @@ def _refuse_positions(
             continue
         cost = ask(start, stop)
         found, expected = (cost.throughput, cost.memory_gb[0]), (throughput[kind], memory_gb[kind])
-        if not np.allclose(found, expected, rtol=1e-9, atol=0):
+        if not all(map(math.isclose, found, expected)):  # up to 1e-9
             like = f"as range({first}, {first + stop - start}): {expected[0]:g} and {expected[1]:g}"
             shown = f"{found[0]:g} tokens/s and {found[1]:g} GB"
             remedy = "where layers differ, give the model weight_factors or work_factors that do"

@@ -1,6 +1,7 @@
 """What several test files share."""
 
 import dataclasses
+import gc
 import signal
 from collections import Counter
 from datetime import timedelta
@@ -75,6 +76,16 @@ def _mark_by_case(items):
             item.add_marker(pytest.mark.slow)
         if nightly:
             item.add_marker(pytest.mark.nightly)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect tests without collecting garbage: all that comes lasts, and nobody looks through it again."""
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 def pytest_collection_modifyitems(config, items):

@@ -6,7 +6,7 @@ rows improve what they speak of, and leave the rest alone. A row that contradict
 less (soft L1).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,12 +98,8 @@ def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
             "left_out": fit.errors_from_others(folds),
         }
     )
-    calibrated = fit.costs_with(best)
-    return Calibration(
-        costs=calibrated,
-        table=table,
-        constants=fit.changes(calibrated),
-    )
+    calibrated = fit.costs_with(best, costs.gpus)
+    return Calibration(costs=calibrated, table=table, constants=fit.changes(calibrated))
 
 
 class ConstantsFit:
@@ -118,7 +114,8 @@ class ConstantsFit:
         for name in dict.fromkeys(self.engine_of):
             engine = costs.engines[name]
             self.constants += [(name, c) for c in PRIORS if getattr(engine, c, 0.0)]
-        for gpu in dict.fromkeys(row.gpu_type for row in rows):
+        self.gpu_types = dict.fromkeys(row.gpu_type for row in rows)
+        for gpu in self.gpu_types:
             self.constants += [(gpu, "compute"), (gpu, "memory")]
         self.sigma = np.array([PRIORS[c] for _, c in self.constants])
         self.zero = np.zeros(len(self.constants))
@@ -146,7 +143,7 @@ class ConstantsFit:
 
     def log_predicted(self, theta: np.ndarray, picked: Sequence[int]) -> np.ndarray:
         """Predict the logarithms of the picked rows' times in milliseconds."""
-        costs = self.costs_with(theta)
+        costs = self.costs_with(theta, self.gpu_types)
         running = {name: costs.running(name) for name in set(self.engine_of)}
         times = [self.passes[i].milliseconds(running[self.engine_of[i]]) for i in picked]
         return np.log(times)
@@ -165,10 +162,11 @@ class ConstantsFit:
                 errors[inside] = self.errors(self.solved(others))[inside]
         return errors
 
-    def costs_with(self, theta: np.ndarray) -> Roofline:
-        """Return the cost model with its constants times these factors."""
+    def costs_with(self, theta: np.ndarray, gpu_types: Iterable[str]) -> Roofline:
+        """Return the cost model, of these types of GPUs alone, with its constants times these factors."""
         factor = dict(zip(self.constants, np.exp(theta).tolist(), strict=True))
-        gpus, engines = dict(self.costs.gpus), dict(self.costs.engines)
+        gpus = {name: self.costs.gpus[name] for name in gpu_types}
+        engines = dict(self.costs.engines)
         for name, facts in gpus.items():
             compute = factor["", "all_compute"] * factor.get((name, "compute"), 1.0)
             gpus[name] = replace(

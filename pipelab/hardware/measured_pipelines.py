@@ -157,6 +157,9 @@ def synchronous_share(costs: Predictor) -> tuple[int, float]:
     return len(shares), float(np.median(shares))
 
 
+_errors_of = lru_cache(maxsize=64)(PipelineRun.errors)  # a simulation of a second each
+
+
 def pipeline_rows(costs: Predictor, path: Path) -> "DataFrame":
     """Return a file with the columns of `data/pipelines_measured.csv` with the `PipelineErrors` of every row.
 
@@ -167,6 +170,6 @@ def pipeline_rows(costs: Predictor, path: Path) -> "DataFrame":
     """
     table = frame_of(path, "run").reset_index()
     rows = of_known_models(read_objects(path, PipelineRun))
-    errors = [place(row, {}, partial(one.errors, costs)) for row, one in rows]
+    errors = [place(row, {}, partial(_errors_of, one, costs)) for row, one in rows]
     table[list(PipelineErrors._fields)] = errors
     return table

@@ -137,12 +137,12 @@ class Traversal:
         # A profile of single layers is one from the middle: no embedding, no head.
         layers = range(1, 1 + row.layers) if row.layers else range(model.layers)
         self.demand, self.span = Demand(model, row.workload), Span.of(model, layers)
-        self.batch, self.degree = np.array([row.batch]), row.tensor_parallel
+        self.batch, self.degree = row.batch, row.tensor_parallel
 
     def milliseconds(self, costs: Predictor) -> float:
         """Predict the time with the constants of this cost model, of which only the row's engine counts."""
-        hardware = costs.running(self.engine).hardware(self.demand, [self.gpu])
-        return 1000 * float(hardware.stage_seconds(self.span, self.batch, self.degree)[0])
+        hardware = costs.running(self.engine).hardware(self.demand, [self.gpu]).take(0)
+        return 1000 * float(hardware.stage_seconds(self.span, self.batch, self.degree))
 
     def least(self, facts: GPUFacts) -> tuple[float, str]:
         """Return the milliseconds that no engine can beat, and what takes them.
@@ -150,7 +150,7 @@ class Traversal:
         All products at the highest peak of the GPU, or all weights (of experts those that one token visits), keys
         and values once at the peak of its memory: whichever takes longer.
         """
-        demand, span, batch, gpus = self.demand, self.span, self.batch[0], self.degree
+        demand, span, batch, gpus = self.demand, self.span, self.batch, self.degree
         flops, moved = span.last * demand.head_flops(batch), span.last * demand.head_bytes
         for kind, number in demand.of_kinds(span):
             cache = demand.kv_bytes(kind, batch) * (demand.load.phase == "decode")

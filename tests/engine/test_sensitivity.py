@@ -92,6 +92,7 @@ def test_no_placement_keeps_a_larger_share_on_a_grid_of_speeds(seed, split):
 
 
 @pytest.mark.quick(1)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("filling", ["synchronous", "by_stages", "dynamic", "micro_batches", "one"])
 @pytest.mark.parametrize("seed", range(20))
 def test_of_what_is_attained_no_share_is_above_the_bound(seed, filling):
@@ -157,6 +158,7 @@ def test_a_plan_loses_what_it_loses_against_all_placements_and_turns_where_it_fa
 
 
 @pytest.mark.quick(1)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_no_cheaper_fleet_serves_a_load_at_every_speed(seed):
     problem, bands = drawn(seed)
@@ -210,6 +212,7 @@ def not_dominated(vectors):
 
 
 @pytest.mark.quick(1)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("filling", ["synchronous", "by_stages", "dynamic", "micro_batches", "one"])
 @pytest.mark.parametrize("seed", range(20))
 def test_no_deployment_keeps_more_than_the_bound_and_the_answer_what_it_says(seed, filling):

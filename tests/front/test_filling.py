@@ -36,7 +36,7 @@ def test_littles_law_holds():
     for _ in range(10):
         stages = random_stages(rng)
         number = int(rng.integers(1, 40))
-        run = simulate_dynamic(stages, number, math.inf, tokens=400 * number)
+        run = simulate_dynamic(stages, number, math.inf, tokens=200 * number)
         back = stages[-1].hop_seconds
         assert run.tokens_per_s * (run.token_seconds + back) == pytest.approx(number, rel=0.02)
 
@@ -62,7 +62,7 @@ def random_stages(rng):
 
 
 def errors(seeds):
-    """(sequences per stage, spread of the stages' times, closed form over simulation) of random pipelines."""
+    """(sequences per stage, closed form over simulation) of random pipelines."""
     found = []
     for seed in seeds:
         rng = np.random.default_rng([56, seed])
@@ -70,21 +70,18 @@ def errors(seeds):
         number = int(np.exp(rng.uniform(np.log(2), np.log(200))))
         answer = float(rng.choice([30, 200, 600]))
         run = simulate_dynamic(stages, number, answer, tokens=max(4000, 40 * number), seed=seed)
-        passes = [stage.decode_seconds(1) for stage in stages]
         closed, _ = merged_rate(stages, number, answer)
-        found.append(
-            (number / len(stages), np.std(passes) / np.mean(passes), closed / run.tokens_per_s)
-        )
+        found.append((number / len(stages), closed / run.tokens_per_s))
     return np.array(found)
 
 
 @pytest.mark.slow
 @pytest.mark.daily(1)
-@pytest.mark.parametrize("pipelines", [20, 200])
+@pytest.mark.parametrize("pipelines", [12, 200])
 def test_the_closed_form_beside_the_simulation(pipelines):
     """`docs/fillings.md` has these errors; with many sequences per stage they are largest, and said to be."""
     table = errors(range(pipelines))
-    load, error = table[:, 0], np.abs(table[:, 2] - 1)
+    load, error = table[:, 0], np.abs(table[:, 1] - 1)
     if pipelines == 200:
         page = text_of("docs/fillings.md")
         for name, some in {

@@ -45,8 +45,8 @@ def mean_and_error(values):
 def test_one_server_waits_as_pollaczek_and_khinchine_have_it(load, size):
     tokens = 10**6  # of a prompt in the mean, one second
     drawn = {"fixed": lambda _: tokens, "exponential": lambda c: 1 + int(c.expovariate(1 / tokens))}
-    run = run_of([one_by_one(lambda w: w.reads / tokens)], at_random(load, drawn[size]), 40_000)
-    waits = [v.ended - v.came - v.request.prompt / tokens for v in run.visits[4000:]]
+    run = run_of([one_by_one(lambda w: w.reads / tokens)], at_random(load, drawn[size]), 20_000)
+    waits = [v.ended - v.came - v.request.prompt / tokens for v in run.visits[2000:]]
     mean, error = mean_and_error(waits)
     known = load / (1 - load) * (0.5 if size == "fixed" else 1.0)
     assert abs(mean - known) < 3 * error

@@ -268,7 +268,9 @@ ASKED = [
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("ask", range(len(ASKED)))
-@pytest.mark.parametrize("ms", [1e-3, 1e-5, 1e-7, 1e-9])
+@pytest.mark.parametrize(
+    "ms", [1e-3, *(pytest.param(ms, marks=pytest.mark.nightly) for ms in (1e-5, 1e-7)), 1e-9]
+)
 def test_long_latencies_with_short_stages_have_an_answer_or_one_reason(ms, ask):
     """Billions of microbatches in flight are refused with the latency that makes them so many."""
     cluster = pl.Cluster.from_counts({"A": 2}, 2.5, 1e5, latency_ms=1e6, usd_per_hour=1.0)

@@ -49,10 +49,8 @@ def percent(error):
 
 
 def test_the_page_has_these_errors(table):
-    page, columns = (
-        text_of("docs/fillings.md"),
-        ["synchronous_rate_error", "merged_rate_error", "rate_error", "latency_error"],
-    )
+    page = text_of("docs/fillings.md")
+    columns = ["synchronous_rate_error", "merged_rate_error", "rate_error", "latency_error"]
     stated = re.findall(r"^\| [37]0B, .*\) \| (.+) \|$", page, re.M)
     errors = table[columns]
     assert [cells.split(" | ") for cells in stated] == [
@@ -88,12 +86,10 @@ def test_stage_times_are_those_of_the_formulas_written_out(table, tmp_path):
 
 def test_a_number_in_flight_lies_between_whole_ones(tmp_path):
     base = rows()[2]
-    errors = [
-        pl.hardware.against_pipelines(path=written(tmp_path, [base | {"in_flight": str(n)}]))[
-            "rate_error"
-        ][0]
-        for n in (4, 4.25, 5)
-    ]
+    errors = []
+    for n in (4, 4.25, 5):
+        path = written(tmp_path, [base | {"in_flight": str(n)}])
+        errors.append(pl.hardware.against_pipelines(path=path)["rate_error"][0])
     assert errors[1] == pytest.approx(0.75 * errors[0] + 0.25 * errors[2])
 
 
@@ -184,10 +180,8 @@ PROMPTS = {
 def test_prompts_in_parts_are_as_fast_as_llama_cpp_read_them(kind, number):
     """`docs/fillings.md` has the errors: at most a seventh; microbatches that never wait are 42 % off and more."""
     memory = float(pl.hardware.gpus().loc[kind, "memory_gb"])
-    cluster, model = (
-        pl.Cluster.from_counts({kind: number}, memory, 12.5),
-        pl.load_model("Llama-3-8B"),
-    )
+    cluster = pl.Cluster.from_counts({kind: number}, memory, 12.5)
+    model = pl.load_model("Llama-3-8B")
     sizes = [32 // number + (i < 32 % number) for i in range(number)][::-1]
     plan = pl.Placement.of([(n, (i,)) for i, n in enumerate(sizes)])
     errors = {}
@@ -202,19 +196,13 @@ def test_prompts_in_parts_are_as_fast_as_llama_cpp_read_them(kind, number):
 
 
 def test_the_page_says_how_far_off_small_parts_are():
-    cluster, model = (
-        pl.Cluster.from_counts({"A100-PCIe-80": 8}, 80, 12.5),
-        pl.load_model("Llama-2-7B"),
-    )
-    costs, plan = (
-        pl.Roofline(engine="llama.cpp 2024"),
-        pl.Placement.of([(4, (i,)) for i in range(8)]),
-    )
+    cluster = pl.Cluster.from_counts({"A100-PCIe-80": 8}, 80, 12.5)
+    model, costs = pl.load_model("Llama-2-7B"), pl.Roofline(engine="llama.cpp 2024")
+    plan = pl.Placement.of([(4, (i,)) for i in range(8)])
     rates = []
     for prompt in (512, 8192):
         load = pl.Workload(32, 1, in_flight=prompt // 32)
         problem = pl.Problem(cluster, model, load, filled(costs, "micro_batches", 5), 1)
         rates.append(f"{round(pl.evaluate(problem, plan).attainable, -1):,.0f}")
-    assert f"{rates[0]} to {rates[1]} are predicted" in text_of("docs/fillings.md").replace(
-        "\n", " "
-    )
+    page = text_of("docs/fillings.md").replace("\n", " ")
+    assert f"{rates[0]} to {rates[1]} are predicted" in page
