@@ -456,7 +456,6 @@ def _forgets_the_tail(given: Given, answer: Any) -> bool:
 
 
 _COSTS = StageCosts(10, 10, 10, unit="ms")
-_MOST_EXCESS = 0.15  # of a loop with the right order, in the best of three runs
 
 
 def _sizes(hidden: int = 0) -> tuple[Given, ...]:
@@ -468,39 +467,28 @@ def _sizes(hidden: int = 0) -> tuple[Given, ...]:
 
 
 def _ran(loop: Callable[[StageProcess], object], given: Given) -> Any:
-    """Run a loop in processes, up to three times; the order that was run and the least excess, or an error."""
-    least = np.inf
-    for _ in range(3):
-        try:
-            run = run_stages(loop, _COSTS, given.microbatches, given.ranks, timeout=1.0)
-        except PipelabError as error:
-            return str(error)
-        least = min(least, run.excess)
-        if least < _MOST_EXCESS:
-            break
-    rows = [list(map(str, row)) for row in run.measured.schedule.actions]
-    return {"rows": rows, "excess": float(least)}
+    """Run a loop in processes; the order that was run, or an error.
+
+    Its time does not count: on a busy machine a right loop may take longer than simulated.
+    """
+    try:
+        run = run_stages(loop, _COSTS, given.microbatches, given.ranks, timeout=1.0)
+    except PipelabError as error:
+        return str(error)
+    return [list(map(str, row)) for row in run.measured.schedule.actions]
 
 
 def _off_1f1b(given: Given, answer: Any) -> str:
-    """Say what is wrong with a run: memory first, then the first other action, then the time."""
+    """Say what is wrong with a run: memory first, then the first other action."""
     if isinstance(answer, str):
         return f"yours fails: {answer}. Hint: {_hint_of(answer)}"
     right = schedule("1F1B", given.ranks, given.microbatches)
-    order = Schedule.of("yours", answer["rows"])
-    if wrong := _wrong_order(order, right):
-        return wrong
-    if answer["excess"] < _MOST_EXCESS:
-        return ""
-    return (
-        f"the order is right, and it takes {answer['excess']:.0%} longer than simulated. Hint: does "
-        "your loop do anything else, or is this machine busy? Then check again"
-    )
+    return _wrong_order(Schedule.of("yours", answer), right)
 
 
 def _is_gpipe(given: Given, answer: Any) -> bool:
     gpipe = schedule("GPipe", given.ranks, given.microbatches)
-    return answer["rows"] == [list(map(str, row)) for row in gpipe.actions]
+    return answer == [list(map(str, row)) for row in gpipe.actions]
 
 
 def _wrong_order(order: Schedule, right: Schedule) -> str:

@@ -455,7 +455,7 @@ def test_a_dask_cluster_takes_over_by_joblibs_switch(tmp_path):
     distributed = pytest.importorskip(
         "distributed", reason="distributed is not installed (the extra 'dask')"
     )
-    local = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
+    local = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": ":0"}
 
     def here(**point):
         return make(**point), {}
