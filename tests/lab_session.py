@@ -95,8 +95,10 @@ class LabPage:
         page.on("request", self._note_request)
 
     def _note_error(self, error) -> None:
-        # JupyterLab says so, in its own time, of what it had asked a kernel that was then replaced.
-        if "Canceled future for create_subshell_request" not in str(error):
+        # JupyterLab says so, in its own time, of what it had asked a kernel that was then replaced. And anywidget
+        # gives the script of a chart two seconds, which a busy machine may not have; charts are counted elsewhere.
+        harmless = "Canceled future for create_subshell_request", "[anywidget] Failed to initialize"
+        if not any(said in str(error) for said in harmless):
             self.errors.append(str(error))
 
     def _note_request(self, request) -> None:
@@ -142,7 +144,7 @@ class LabPage:
         """Save the notebook."""
         self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
 
-    def charts_drawn(self, least: int = 0, timeout: float = 60_000) -> None:
+    def charts_drawn(self, least: int = 0, timeout: float = 240_000) -> None:
         """Wait until no chart of an explorer is still to be drawn, and there are so many at least."""
         self.page.wait_for_function(
             """least => document.querySelectorAll('.pipelab-chart[data-drawn=yes]').length >= least
@@ -188,7 +190,7 @@ class LabPage:
                 break
         return found
 
-    def time_of(self, act, figure: int = 0, waiting: str = "", timeout: float = 60_000) -> float:
+    def time_of(self, act, figure: int = 0, waiting: str = "", timeout: float = 240_000) -> float:
         """Milliseconds from the key press or click in `act()` until a figure has been drawn with something else.
 
         A drawing whose title has the text `waiting` does not count.
