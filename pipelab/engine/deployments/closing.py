@@ -70,10 +70,11 @@ class ClosingSearch(DeploymentSearch):
             wide = few and timed and far > _SMALL_OPEN_SHARE and last > 0
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
-            complete, solved = self._solve_over_list(slack, wide=wide, most_labels=labels)
-            if complete and solved:
-                self._bound_by_list(slack, self.value)
-            if complete and slack >= self.slack:
+            covered, solved = self._solve_over_list(slack, wide=wide, most_labels=labels)
+            complete = covered >= min(slack, self.slack)
+            if solved:
+                self._bound_by_list(covered, self.value)
+            if covered >= self.slack:
                 self.settled = solved
                 return
             if complete:
@@ -93,7 +94,7 @@ class ClosingSearch(DeploymentSearch):
             self._solve_over_list(self.slack, wide=False, most_labels=_FIRST_LABELS)
 
     def _bound_by_list(self, slack: float, value: float | None) -> None:
-        """Keep the bound of a complete list: what is better than its best has a pipeline further below its price."""
+        """Keep the bound of a list: what is better than its best has a pipeline that is below its price by the slack."""
         bound = given(self.prices).bound
         if self.goal.load:
             bound = bound + slack if value is None else min(bound + slack, value)
@@ -109,7 +110,7 @@ class ClosingSearch(DeploymentSearch):
         """
         prices, slack = given(self.prices), self.slack
         others = [offer for offer in self.offers if offer.pool != pool]
-        columns, complete = self.list_columns(
+        columns, covered = self.list_columns(
             prices, slack, wide=False, most_labels=_FIRST_LABELS, pools=[pool]
         )
         listed, left = len(columns), self.goal.counts
@@ -124,8 +125,8 @@ class ClosingSearch(DeploymentSearch):
         if run.x is None:
             return
         chosen = as_often_as_chosen(columns, run.x)
-        if complete and run.status == "optimal":
-            self._bound_by_list(slack, self.goal.value(chosen))
+        if run.status == "optimal":
+            self._bound_by_list(covered, self.goal.value(chosen))
         for column in as_often_as_chosen(columns[:listed], run.x):
             left = left - np.array(column.gpus)
         near = min(slack, _SLACK_FACTOR * _FIRST_SLACK_SHARE * abs(prices.bound))
@@ -135,16 +136,17 @@ class ClosingSearch(DeploymentSearch):
         )
         self.solve_whole_for(ROUNDING_SECONDS)
 
-    def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[bool, bool]:
-        """Solve the whole program over a list; return whether the list is complete, and the program solved."""
-        listed, complete = self.list_columns(
+    def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[float, bool]:
+        """Solve the whole program over a list; return up to which slack it is complete, and whether it was solved."""
+        listed, covered = self.list_columns(
             given(self.prices), slack, wide=wide, most_labels=most_labels
         )
+        complete = covered >= min(slack, self.slack)
         seconds, solved = np.inf if complete else ROUNDING_SECONDS, True
         if listed:
             solved = self._solve_whole(listed, self.deadline.within(seconds))
             self.deadline.check()
-        return complete, solved
+        return covered, solved
 
     def list_columns(
         self,
@@ -155,8 +157,8 @@ class ClosingSearch(DeploymentSearch):
         most_labels: int,
         pools: Iterable[str] = (),
         counts: np.ndarray | None = None,
-    ) -> tuple[list[PipelineColumn], bool]:
-        """List every pipeline within a slack of the price of its GPUs as a column; return whether none is missing, too.
+    ) -> tuple[list[PipelineColumn], float]:
+        """List every pipeline within a slack of the price of its GPUs as a column; return up to where none is missing, too.
 
         Parameters
         ----------
@@ -173,20 +175,22 @@ class ClosingSearch(DeploymentSearch):
         """
         pools = {*pools} or {*self.goal.pools}
         offers = [offer for offer in self.offers if offer.pool in pools]
-        complete, waiting, known = True, self._most_profits(offers, prices, slack), 0
+        covered, waiting, known = slack, self._most_profits(offers, prices, slack), 0
         while waiting:
             if self.steps > _MOST_LISTING_STEPS:
-                complete = False
+                covered = min(covered, -max(waiting.values()))
                 break
             if self.prices and len(self.columns) > _MORE_COLUMNS_FACTOR * known:
                 self.solve_whole_for(ROUNDING_SECONDS)
                 slack, known = min(slack, self.slack), len(self.columns)
+                covered = min(covered, slack)
             offer = max(waiting, key=waiting.__getitem__)
             del waiting[offer]
             per_gpu, short = prices.per_gpu(offer.pool), prices.as_rate(offer.pool, slack)
             by_stages = offer.problem.costs.filling == "by_stages"  # which a table does not count
             if wide and offer.tokens < np.inf and not by_stages:
-                sure, loose = self._list_by_tables(MixTables(offer, self.deadline), per_gpu, short)
+                tables = MixTables(offer, self.deadline)
+                reached, loose = self._list_by_tables(tables, per_gpu, short)
             else:
                 least = given(self._least)[1][offer]
                 apart = np.argsort(least.price - offer.asked[1])[:_RATES_FOR_KAPPAS:16]
@@ -194,13 +198,13 @@ class ClosingSearch(DeploymentSearch):
                 listing = Listing(
                     offer, per_gpu, short, self.deadline, most_labels, per_second, counts
                 )
-                sure, loose = self._list_by_labels(listing)
-            if loose and not offer.numbers.single and counts is None:
+                reached, loose = self._list_by_labels(listing)
+            if loose < np.inf and not offer.numbers.single and counts is None:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
-            else:
-                complete = complete and sure and not loose
+            elif min(reached, loose) < short:
+                covered = min(covered, min(reached, loose) / prices.as_rate(offer.pool, 1.0))
         near = [c for c in self.pipelines if c.offer.pool in pools and prices.profit(c) >= -slack]
-        return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], complete
+        return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], covered
 
     def _most_profits(
         self, offers: Sequence[Offer], prices: Prices, slack: float
@@ -218,15 +222,16 @@ class ClosingSearch(DeploymentSearch):
                 most[offer] = profit / prices.as_rate(offer.pool, 1.0)
         return most
 
-    def _list_by_labels(self, listing: Listing) -> tuple[bool, bool]:
+    def _list_by_labels(self, listing: Listing) -> tuple[float, float]:
         """Add the pipelines of a listing as columns.
 
         Returns
         -------
-        complete, loose : bool
-            All are there; and one of them attains less than it counts with.
+        covered, loose : float
+            All are there that fall short of the price of their GPUs by less, in tokens/s; and by how much those do
+            at least that attain less than they count with.
         """
-        loose, pipelines = False, listing.pipelines()
+        loose, pipelines = np.inf, listing.pipelines()
         self.steps += listing.steps
         for rate, gpus, stages in pipelines:
             listing.deadline.check()
@@ -234,19 +239,20 @@ class ClosingSearch(DeploymentSearch):
                 attained = listing.offer.attained(stages)
                 column = PipelineColumn(attained, gpus, offer=listing.offer, stages=stages)
                 self.add_column(column)
-                loose = loose or attained < rate * (1 - ONE_ANSWER)
-        return listing.complete, loose
+                if attained < rate * (1 - ONE_ANSWER):
+                    loose = min(loose, float(listing.prices @ gpus) - rate)
+        return listing.covered, loose
 
     def _list_by_tables(
         self, tables: MixTables, prices: np.ndarray, slack: float
-    ) -> tuple[bool, bool]:
+    ) -> tuple[float, float]:
         """Add the best pipeline of every mix that may be within the slack of its GPUs' price, as `_list_by_labels`.
 
         An offer with several numbers in flight adds none, and is loose where a mix may yield more than is known.
         """
         offer = tables.offer
         if not tables.fit():
-            return False, False
+            return -np.inf, np.inf
         known = np.zeros(tables.shape)
         for (_, gpus), rate in self._best_rate.items():
             known[gpus] = rate
@@ -254,8 +260,8 @@ class ClosingSearch(DeploymentSearch):
             np.maximum.accumulate(known, axis=axis, out=known)
         enough = np.tensordot(prices, np.indices(known.shape), 1) - slack
         if not offer.numbers.single:
-            return True, tables.exceed(np.maximum(known, enough))
-        best, loose = tables.best(known, enough), False
+            return slack, -np.inf if tables.exceed(np.maximum(known, enough)) else np.inf
+        best, loose = tables.best(known, enough), np.inf
         for mix in map(tuple, smallest(best.rate).tolist()):
             rate, at = float(best.rate[mix]), int(best.at[mix])
             if at >= 0:
@@ -266,8 +272,9 @@ class ClosingSearch(DeploymentSearch):
                         rate=offer.attained(stages), gpus=mix, offer=offer, stages=stages
                     )
                 self.add_column(column)
-                loose = loose or column.rate < rate * (1 - ONE_ANSWER)
-        return True, loose
+                if column.rate < rate * (1 - ONE_ANSWER):
+                    loose = min(loose, float(prices @ mix) - rate)
+        return slack, loose
 
     def _settle_by_full_pipelines(self) -> bool:
         """Return whether no deployment is better even if all pipelines are full with memory for one microbatch."""
@@ -283,7 +290,7 @@ class ClosingSearch(DeploymentSearch):
                 for rate, gpus, stages in listing.pipelines()
             ]
             self.steps += listing.steps
-            if not listing.complete:
+            if listing.covered < slack:
                 return False
         if not listed:
             return bool(self.offers)
@@ -322,14 +329,15 @@ class ClosingSearch(DeploymentSearch):
             if self.finished or waiting[offer] <= 0:
                 break
             floor = prices.as_rate(offer.pool, -(self.value or 0.0))
-            sure, loose = self._list_by_labels(Listing(offer, free, floor, self.deadline))
+            covered, loose = self._list_by_labels(Listing(offer, free, floor, self.deadline))
             for column in self.pipelines:
                 self.keep_if_better([column])
             most = waiting.pop(offer)
-            if loose and not offer.numbers.single:
+            if loose < np.inf and not offer.numbers.single:
                 waiting |= most_profits(self._halve(offer))
-            elif loose or not sure:
-                unlisted = max(unlisted, most)
+            elif min(covered, loose) < floor:
+                left = -min(covered, loose) / prices.as_rate(offer.pool, 1.0)
+                unlisted = max(unlisted, min(most, left))
             self.rounds += 1
             self.report_progress()
         if not self.finished:

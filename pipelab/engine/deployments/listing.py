@@ -99,8 +99,9 @@ class Listing:
 
     Attributes
     ----------
-    complete : bool
-        No label was left out: every pipeline of interest is found, or one that beats it.
+    covered : float
+        Every pipeline that falls short of the price of its GPUs by less is found, or one that beats it: the slack,
+        unless labels were left out.
     steps : int
         Extensions of labels that were looked at.
     """
@@ -119,12 +120,13 @@ class Listing:
         self.counts = self.table.classes.count if counts is None else counts
         few = len(self.table.composition) <= _MOST_COMPOSITIONS
         self.rows = np.arange(len(self.table.composition)) if few else offer.rows
-        self.slack = slack
+        self.slack, self.prices = slack, prices
         self.gpus = self.table.composition[self.rows]
         timing = offer.timing
         back = None if timing is None else timing.back
         self.ways = ways_of(self.table.link, self.table.hop, self.gpus, back)
-        self.complete = few and self.ways is not None and not self.table.pure
+        known = few and self.ways is not None and not self.table.pure
+        self.covered = slack if known else -np.inf
         self.price = self.gpus @ prices
         self.rate, self.took = self.table.rate[self.rows], self.table.seconds[self.rows]
         paths, asked = offer.paths[1], np.arange(len(offer.asked[0]))
@@ -207,9 +209,13 @@ class Listing:
     def _kept(self, labels: _Labels, at: int) -> _Labels:
         labels = labels.part(_undominated(labels))
         if len(labels.row) > self.most:
-            self.complete = False
             cost = labels.price + self.short[at, labels.reached]
-            labels = labels.part(np.argpartition(cost, self.most)[: self.most])
+            for kappa, short in self.with_time:
+                timed = labels.price + kappa * labels.seconds + short[at, labels.reached]
+                cost = np.maximum(cost, timed)
+            order = np.argpartition(cost, self.most)
+            self.covered = min(self.covered, float(cost[order[self.most]]))
+            labels = labels.part(order[: self.most])
         return labels
 
     def _extended(
