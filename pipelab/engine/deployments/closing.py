@@ -4,14 +4,23 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
-from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS, DeploymentSearch
+from pipelab.engine.deployments.deployment_search import (
+    PRICE_MARGIN_SHARE,
+    ROUNDING_SECONDS,
+    DeploymentSearch,
+)
 from pipelab.engine.deployments.listing import MOST_LABELS, Listing
-from pipelab.engine.deployments.master_program import PipelineColumn, Prices, solve_whole_program
+from pipelab.engine.deployments.master_program import (
+    DeploymentGoal,
+    PipelineColumn,
+    Prices,
+    solve_whole_program,
+)
 from pipelab.engine.deployments.mix_tables import MixTables, smallest
 from pipelab.engine.deployments.pricing import LeastPrices, Offer
 from pipelab.engine.deployments.rounding import as_often_as_chosen
@@ -41,6 +50,7 @@ class ClosingSearch(DeploymentSearch):
     """A search that lists the pipelines that a better deployment could have, or that are better alone."""
 
     _least: tuple[Prices, dict[Offer, LeastPrices]] | None = None
+    _covered: dict[Offer, float] = field(default_factory=dict)  # at these prices, tokens/s
 
     def close_gap(self) -> None:
         """List the pipelines that a better deployment could have, and solve the whole program over them.
@@ -58,7 +68,8 @@ class ClosingSearch(DeploymentSearch):
             return
         self.settled = self.settled or self._settle_by_full_pipelines()
         if len(self.goal.pools) > 1 and not self.finished:
-            self._list_one_pool([*self.goal.pools][-1])
+            other, pool = self.goal.pools
+            self._list_one_pool(pool, other)
         few = are_few_mixes(self.goal.counts.tolist())
         bound = given(self.prices).bound
         near, labels, last = _FIRST_SLACK_SHARE * bound, _FIRST_LABELS, 0
@@ -102,39 +113,78 @@ class ClosingSearch(DeploymentSearch):
             bound = max(bound - slack, value or 0.0)
         self.knows(bound, "lists of pipelines")
 
-    def _list_one_pool(self, pool: str) -> None:
-        """List the pipelines of one pool, which are few if tokens have limits; prices say what others yield at most.
+    def _list_one_pool(self, pool: str, other: str) -> None:
+        """List the pipelines of one pool, which are few if tokens have limits; prices say what the other yields at most.
 
-        Each GPU that is left serves the other pools with the rate that its price allows: a program over these and the
-        list bounds all deployments. Then pipelines of the others are sought on the GPUs that its best answer leaves.
+        Each GPU that is left serves the other pool with the rate that its price allows: a program over these and the
+        list bounds all deployments. Then pipelines of the other are sought on the GPUs that its best answer leaves.
+        Lists grow while that helps. Once this pool's is complete, few pipelines of the other may be in a better
+        deployment (`_slack_beside`), and if these are listed, too, the best is proven.
         """
-        prices, slack = given(self.prices), self.slack
-        others = [offer for offer in self.offers if offer.pool != pool]
-        columns, covered = self.list_columns(
-            prices, slack, wide=False, most_labels=_FIRST_LABELS, pools=[pool]
+        prices, labels = given(self.prices), _FIRST_LABELS
+        before, reached = None, -np.inf
+        offer = next(offer for offer in self.offers if offer.pool == other)
+        alone = [
+            PipelineColumn(rate=rate, gpus=tuple(gpu), offer=offer, stages=())
+            for rate, gpu in zip(
+                prices.per_gpu(other).tolist(),
+                np.eye(len(self.goal.counts), dtype=int).tolist(),
+                strict=True,
+            )
+        ]
+        while not self.finished and before != (before := (self.value, self.bound, reached)):
+            listed, covered = self.list_columns(
+                prices, self.slack, wide=False, most_labels=labels, pools=[pool]
+            )
+            columns = listed + alone
+            run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
+            if run.x is None:
+                return
+            if run.status == "optimal":
+                chosen = as_often_as_chosen(columns, run.x)
+                self._bound_by_list(covered, self.goal.value(chosen))
+            least = self._least_price_of(other, listed, pool) if covered >= self.slack else None
+            if least is None:
+                left = self.goal.counts - sum(
+                    np.array(column.gpus) for column in as_often_as_chosen(listed, run.x)
+                )
+                near = min(self.slack, _SLACK_FACTOR * _FIRST_SLACK_SHARE * abs(prices.bound))
+                self.list_columns(
+                    prices, near, wide=False, most_labels=labels, pools=[other], counts=left
+                )
+                self.solve_whole_for(ROUNDING_SECONDS)
+            else:
+                slack = self._slack_beside(least, other)
+                beside, reached = self.list_columns(
+                    prices, slack, wide=False, most_labels=labels, pools=[other]
+                )
+                solved = self._solve_whole(listed + beside, self.deadline.within(ROUNDING_SECONDS))
+                self.settled = solved and reached >= self._slack_beside(least, other)
+            labels *= _LABELS_FACTOR
+
+    def _least_price_of(
+        self, other: str, listed: Sequence[PipelineColumn], pool: str
+    ) -> float | None:
+        """Return the least price for the other pool of GPUs that serve in this one what the best does; None if unknown."""
+        goal, prices = self.goal, given(self.prices)
+        if goal.load or not self.value:
+            return None
+        goal = DeploymentGoal(
+            counts=goal.counts,
+            load=self.value,
+            price=prices.per_gpu(other),
+            pools={pool: goal.pools[pool]},
         )
-        listed, left = len(columns), self.goal.counts
-        one_gpu = [tuple(row) for row in np.eye(len(left), dtype=int).tolist()]
-        for offer in {offer.pool: offer for offer in others}.values():
-            rates = prices.per_gpu(offer.pool).tolist()
-            columns += [
-                PipelineColumn(rate=rate, gpus=gpu, offer=offer, stages=())
-                for rate, gpu in zip(rates, one_gpu, strict=True)
-            ]
-        run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
-        if run.x is None:
-            return
-        chosen = as_often_as_chosen(columns, run.x)
-        if run.status == "optimal":
-            self._bound_by_list(covered, self.goal.value(chosen))
-        for column in as_often_as_chosen(columns[:listed], run.x):
-            left = left - np.array(column.gpus)
-        near = min(slack, _SLACK_FACTOR * _FIRST_SLACK_SHARE * abs(prices.bound))
-        pools = {offer.pool for offer in others}
-        self.list_columns(
-            prices, near, wide=False, most_labels=_FIRST_LABELS, pools=pools, counts=left
-        )
-        self.solve_whole_for(ROUNDING_SECONDS)
+        run = solve_whole_program(goal, listed, self.deadline.within(ROUNDING_SECONDS))
+        if run.x is None or run.status != "optimal":
+            return None
+        return goal.value(as_often_as_chosen(listed, run.x))
+
+    def _slack_beside(self, least: float, other: str) -> float:
+        """Return how far below its price a pipeline of the other pool may be, beside GPUs of this price at least."""
+        prices, served = given(self.prices), self.goal.pools[other] * given(self.value)
+        left = float(prices.per_gpu(other) @ self.goal.counts) - least
+        return (left - served) / prices.as_rate(other, 1.0) + PRICE_MARGIN_SHARE * prices.bound
 
     def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[float, bool]:
         """Solve the whole program over a list; return up to which slack it is complete, and whether it was solved."""
@@ -187,6 +237,8 @@ class ClosingSearch(DeploymentSearch):
             offer = max(waiting, key=waiting.__getitem__)
             del waiting[offer]
             per_gpu, short = prices.per_gpu(offer.pool), prices.as_rate(offer.pool, slack)
+            if self._covered.get(offer, -np.inf) >= short:
+                continue
             by_stages = offer.problem.costs.filling == "by_stages"  # which a table does not count
             if wide and offer.tokens < np.inf and not by_stages:
                 tables = MixTables(offer, self.deadline)
@@ -201,8 +253,12 @@ class ClosingSearch(DeploymentSearch):
                 reached, loose = self._list_by_labels(listing)
             if loose < np.inf and not offer.numbers.single and counts is None:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
-            elif min(reached, loose) < short:
-                covered = min(covered, min(reached, loose) / prices.as_rate(offer.pool, 1.0))
+                continue
+            reached = min(reached, loose)
+            if counts is None:
+                self._covered[offer] = reached
+            if reached < short:
+                covered = min(covered, reached / prices.as_rate(offer.pool, 1.0))
         near = [c for c in self.pipelines if c.offer.pool in pools and prices.profit(c) >= -slack]
         return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], covered
 
@@ -212,7 +268,7 @@ class ClosingSearch(DeploymentSearch):
         """Return the offers of which a pipeline may be within the slack, and the most it may yield above its price."""
         most = {}
         if self._least is None or self._least[0] is not prices:
-            self._least = prices, {}
+            self._least, self._covered = (prices, {}), {}
         known = self._least[1]
         for offer in offers:
             if offer not in known:
