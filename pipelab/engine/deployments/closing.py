@@ -144,7 +144,7 @@ class ClosingSearch(DeploymentSearch):
                 chosen = as_often_as_chosen(columns, run.x)
                 self._bound_by_list(covered, self.goal.value(chosen))
             least = self._least_price_of(other, listed, pool) if covered >= self.slack else None
-            if least is None:
+            if least is None or labels == _FIRST_LABELS:
                 left = self.goal.counts - sum(
                     np.array(column.gpus) for column in as_often_as_chosen(listed, run.x)
                 )
@@ -153,7 +153,7 @@ class ClosingSearch(DeploymentSearch):
                     prices, near, wide=False, most_labels=labels, pools=[other], counts=left
                 )
                 self.solve_whole_for(ROUNDING_SECONDS)
-            else:
+            if least is not None and not self.finished:
                 slack = self._slack_beside(least, other)
                 beside, reached = self.list_columns(
                     prices, slack, wide=False, most_labels=labels, pools=[other]
