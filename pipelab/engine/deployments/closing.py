@@ -156,7 +156,7 @@ class ClosingSearch(DeploymentSearch):
             if least is not None and not self.finished:
                 slack = self._slack_beside(least, other)
                 beside, reached = self.list_columns(
-                    prices, slack, wide=False, most_labels=labels, pools=[other]
+                    prices, slack, wide=False, most_labels=_LABELS_FACTOR * labels, pools=[other]
                 )
                 solved = self._solve_whole(listed + beside, self.deadline.within(ROUNDING_SECONDS))
                 self.settled = solved and reached >= self._slack_beside(least, other)
