@@ -68,8 +68,7 @@ class ClosingSearch(DeploymentSearch):
             return
         self.settled = self.settled or self._settle_by_full_pipelines()
         if len(self.goal.pools) > 1 and not self.finished:
-            other, pool = self.goal.pools
-            self._list_one_pool(pool, other)
+            self._list_one_pool([*self.goal.pools][-1])
         few = are_few_mixes(self.goal.counts.tolist())
         bound = given(self.prices).bound
         near, labels, last = _FIRST_SLACK_SHARE * bound, _FIRST_LABELS, 0
@@ -113,7 +112,7 @@ class ClosingSearch(DeploymentSearch):
             bound = max(bound - slack, value or 0.0)
         self.knows(bound, "lists of pipelines")
 
-    def _list_one_pool(self, pool: str, other: str) -> None:
+    def _list_one_pool(self, pool: str) -> None:
         """List the pipelines of one pool, which are few if tokens have limits; prices say what the other yields at most.
 
         Each GPU that is left serves the other pool with the rate that its price allows: a program over these and the
@@ -123,7 +122,8 @@ class ClosingSearch(DeploymentSearch):
         """
         prices, labels = given(self.prices), _FIRST_LABELS
         before, reached = None, -np.inf
-        offer = next(offer for offer in self.offers if offer.pool == other)
+        offer = next(offer for offer in self.offers if offer.pool != pool)
+        other = offer.pool
         alone = [
             PipelineColumn(rate=rate, gpus=tuple(gpu), offer=offer, stages=())
             for rate, gpu in zip(
