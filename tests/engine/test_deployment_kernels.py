@@ -101,7 +101,8 @@ def test_a_list_with_few_labels_misses_no_pipeline_that_it_covers(seed, monkeypa
     price /= offer.most_work(price)
     kappas = np.unique(offer.least(price).per_second)
     for most in (1, 2, 3, 10):
-        listing = Listing(offer, price, 0.6 * price @ classes.count, NEVER, most, kappas)
+        slack = 0.1 * most * price.sum()
+        listing = Listing(offer, price, slack, NEVER, most, kappas)
         listed = [(pipeline.rate, np.array(pipeline.gpus)) for pipeline in listing.pipelines()]
         for rate, _, used, _ in every_pair(problem):
             mix = np.bincount(classes.of[list(used)], minlength=len(classes))
