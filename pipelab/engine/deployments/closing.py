@@ -157,7 +157,7 @@ class ClosingSearch(DeploymentSearch):
     def _least_price_of(
         self, other: str, listed: Sequence[PipelineColumn], pool: str
     ) -> float | None:
-        """Return what GPUs that serve in a pool what the best does cost at least at the other's prices; None if unknown."""
+        """Return the least price, for the other pool, of GPUs that serve in this one what the best does; None: unknown."""
         goal, prices = self.goal, given(self.prices)
         if goal.load or not self.value:
             return None
