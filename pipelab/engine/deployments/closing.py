@@ -68,8 +68,7 @@ class ClosingSearch(DeploymentSearch):
         self.settled = self.settled or self._settle_by_full_pipelines()
         if len(self.goal.pools) > 1 and not self.finished:
             self._list_one_pool([*self.goal.pools][-1])
-        few = are_few_mixes(self.goal.counts.tolist())
-        bound = given(self.prices).bound
+        few, bound = are_few_mixes(self.goal.counts.tolist()), given(self.prices).bound
         near, labels, last = _FIRST_SLACK_SHARE * bound, _FIRST_LABELS, 0
         if near <= 0:  # of a load: no list is near
             near = self.slack
@@ -157,7 +156,7 @@ class ClosingSearch(DeploymentSearch):
     def _least_price_of(
         self, other: str, listed: Sequence[PipelineColumn], pool: str
     ) -> float | None:
-        """Return the least price, for the other pool, of GPUs that serve in this one what the best does; None: unknown."""
+        """Return what serving a pool as the best does costs at least at the prices of the other; None if unknown."""
         goal, prices = self.goal, given(self.prices)
         if goal.load or not self.value:
             return None
