@@ -132,11 +132,7 @@ class Listing:
         paths, asked = offer.paths[1], np.arange(len(offer.asked[0]))
         to_go = paths.paid(prices, 0.0, asked, deadline)
         # by boundary: what the work of the layers before costs at least, by the rate
-        self.work = (
-            np.linspace(0, 1 / offer.most_work(prices), len(to_go))
-            if prices.all()
-            else np.zeros(len(to_go))
-        )
+        self.work = np.linspace(0, 1 / offer.most_work(prices), len(to_go))
         to_go = np.maximum(to_go, self.work[:, None] * offer.asked[1])
         # by boundary and rate reached: how much more than their rate the layers before cost at least
         self.short = np.minimum.accumulate(to_go - offer.asked[1], axis=1)
