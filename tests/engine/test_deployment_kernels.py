@@ -1,12 +1,14 @@
-"""Kernels of deployments against their definitions: labels that are kept, prices, lists."""
+"""Kernels of deployments against their definitions: labels that are kept, the best rate of every mix, prices."""
 
 import numpy as np
 import pytest
 from small_problems import every_pair, late, small
 
+import oracle
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import pricing
 from pipelab.engine.deployments.listing import Listing, _Labels, _undominated
+from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
 
 
@@ -53,6 +55,21 @@ def only_offer(problem):
     if not offers or not len(offers[0].stage_rates):
         pytest.skip("no pipeline fits")
     return offers[0], offers[0].table.classes
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(40))
+def test_the_table_of_mixes_has_the_best_rate_of_each(seed):
+    problem = small(seed, link_units="tokens")
+    offer, classes = only_offer(problem)
+    tables = MixTables(offer, NEVER)
+    best = np.zeros(tables.shape)
+    for rate, gpus, _ in oracle.placements(problem):
+        mix = np.bincount(classes.of[list(gpus)], minlength=len(classes))
+        enough = tuple(slice(n, None) for n in mix)  # with more GPUs it is possible, too
+        best[enough] = np.maximum(best[enough], rate)
+    nothing = np.zeros(tables.shape)
+    assert tables.best(nothing, nothing).rate == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -80,8 +80,8 @@ def check(problem, found, truth, seen):
 
 @pytest.mark.parametrize("few", [0, 10**9])
 @pytest.mark.parametrize("seed", range(5000, 5016))
-def test_lists_that_grow_soon_or_late_find_the_same(seed, few, monkeypatch):
-    """As of many mixes, and as of few."""
+def test_labels_and_tables_find_the_same(seed, few, monkeypatch):
+    """Each alone."""
     monkeypatch.setattr(closing, "_FEW_MIXES", few)
     monkeypatch.setattr(closing, "_SMALL_OPEN_SHARE", -1.0)
     problem, seen = small(seed), []

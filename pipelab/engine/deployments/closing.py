@@ -1,6 +1,6 @@
 """Closing the gap: list the pipelines that a better deployment could have, and solve the whole program over them.
 
-`column_generation` says why these are few; `listing` finds them by labels.
+`column_generation` says why these are few; `listing` finds them by labels, `mix_tables` by tables over all mixes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,6 +21,7 @@ from pipelab.engine.deployments.master_program import (
     Prices,
     solve_whole_program,
 )
+from pipelab.engine.deployments.mix_tables import MixTables, smallest
 from pipelab.engine.deployments.pricing import LeastPrices, Offer
 from pipelab.engine.deployments.rounding import as_often_as_chosen
 from pipelab.engine.tolerances import ONE_ANSWER
@@ -73,8 +74,12 @@ class ClosingSearch(DeploymentSearch):
         if near <= 0:  # of a load: no list is near
             near = self.slack
         while not self.finished:
-            slack, before, known = min(near, self.slack), self.value, self.steps
-            covered, solved = self._solve_over_list(slack, most_labels=labels)
+            timed = any(offer.tokens < np.inf and offer.timing is None for offer in self.offers)
+            far = max(near / abs(bound), self.open)
+            wide = few and timed and far > _SMALL_OPEN_SHARE and last > 0
+            slack, before = self.slack if wide else min(near, self.slack), self.value
+            known = self.steps
+            covered, solved = self._solve_over_list(slack, wide=wide, most_labels=labels)
             complete = covered >= min(slack, self.slack)
             if solved:
                 self._bound_by_list(covered, self.value)
@@ -95,7 +100,7 @@ class ClosingSearch(DeploymentSearch):
                 break
             last = self.steps - known
         if not self.finished and not few:
-            self._solve_over_list(self.slack, most_labels=_FIRST_LABELS)
+            self._solve_over_list(self.slack, wide=False, most_labels=_FIRST_LABELS)
 
     def _bound_by_list(self, slack: float, value: float | None) -> None:
         """Keep the bound of a list: what is better than its best has a pipeline as far below its price, or further."""
@@ -129,7 +134,7 @@ class ClosingSearch(DeploymentSearch):
         while not self.finished and before != (before := (self.value, self.bound, reached)):
             more = min(_LABELS_FACTOR * labels, MOST_LABELS)
             listed, covered = self.list_columns(
-                prices, self.slack, most_labels=labels, pools=[pool]
+                prices, self.slack, wide=False, most_labels=labels, pools=[pool]
             )
             columns = listed + alone
             run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
@@ -144,11 +149,15 @@ class ClosingSearch(DeploymentSearch):
                     np.array(column.gpus) for column in as_often_as_chosen(listed, run.x)
                 )
                 near = min(self.slack, _SLACK_FACTOR * _FIRST_SLACK_SHARE * abs(prices.bound))
-                self.list_columns(prices, near, most_labels=labels, pools=[other], counts=left)
+                self.list_columns(
+                    prices, near, wide=False, most_labels=labels, pools=[other], counts=left
+                )
                 self.solve_whole_for(ROUNDING_SECONDS)
             if least is not None and not self.finished:
                 slack = self._slack_beside(least, other)
-                beside, reached = self.list_columns(prices, slack, most_labels=more, pools=[other])
+                beside, reached = self.list_columns(
+                    prices, slack, wide=False, most_labels=more, pools=[other]
+                )
                 solved = self._solve_whole(listed + beside, self.deadline.within(ROUNDING_SECONDS))
                 self.settled = solved and reached >= self._slack_beside(least, other)
             labels = more
@@ -177,9 +186,11 @@ class ClosingSearch(DeploymentSearch):
         left = float(prices.per_gpu(other) @ self.goal.counts) - least
         return (left - served) / prices.as_rate(other, 1.0) + PRICE_MARGIN_SHARE * prices.bound
 
-    def _solve_over_list(self, slack: float, *, most_labels: int) -> tuple[float, bool]:
+    def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[float, bool]:
         """Solve the whole program over a list; return up to which slack it is complete, and whether it was solved."""
-        listed, covered = self.list_columns(given(self.prices), slack, most_labels=most_labels)
+        listed, covered = self.list_columns(
+            given(self.prices), slack, wide=wide, most_labels=most_labels
+        )
         complete = covered >= min(slack, self.slack)
         seconds, solved = np.inf if complete else ROUNDING_SECONDS, True
         if listed:
@@ -192,6 +203,7 @@ class ClosingSearch(DeploymentSearch):
         prices: Prices,
         slack: float,
         *,
+        wide: bool,
         most_labels: int,
         pools: Iterable[str] = (),
         counts: np.ndarray | None = None,
@@ -202,6 +214,8 @@ class ClosingSearch(DeploymentSearch):
         ----------
         slack : float
             In units of the bound.
+        wide : bool
+            Where time limits pipelines, look at all mixes at once, whatever the slack.
         most_labels : int
             Labels kept at each boundary.
         pools : iterable of str, optional
@@ -225,11 +239,18 @@ class ClosingSearch(DeploymentSearch):
             per_gpu, short = prices.per_gpu(offer.pool), prices.as_rate(offer.pool, slack)
             if self._covered.get(offer, -np.inf) >= short:
                 continue
-            least = given(self._least)[1][offer]
-            apart = np.argsort(least.price - offer.asked[1])[:_RATES_FOR_KAPPAS:16]
-            per_second = np.unique(least.per_second[apart]).tolist()
-            listing = Listing(offer, per_gpu, short, self.deadline, most_labels, per_second, counts)
-            reached, loose = self._list_by_labels(listing)
+            by_stages = offer.problem.costs.filling == "by_stages"  # which a table does not count
+            if wide and offer.tokens < np.inf and not by_stages:
+                tables = MixTables(offer, self.deadline)
+                reached, loose = self._list_by_tables(tables, per_gpu, short)
+            else:
+                least = given(self._least)[1][offer]
+                apart = np.argsort(least.price - offer.asked[1])[:_RATES_FOR_KAPPAS:16]
+                per_second = np.unique(least.per_second[apart]).tolist()
+                listing = Listing(
+                    offer, per_gpu, short, self.deadline, most_labels, per_second, counts
+                )
+                reached, loose = self._list_by_labels(listing)
             if loose < np.inf and not offer.numbers.single and counts is None:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
                 continue
@@ -277,6 +298,39 @@ class ClosingSearch(DeploymentSearch):
                 if attained < rate * (1 - ONE_ANSWER):
                     loose = min(loose, float(listing.prices @ gpus) - rate)
         return listing.covered, loose
+
+    def _list_by_tables(
+        self, tables: MixTables, prices: np.ndarray, slack: float
+    ) -> tuple[float, float]:
+        """Add the best pipeline of every mix that may be within the slack of its GPUs' price, as `_list_by_labels`.
+
+        An offer with several numbers in flight adds none, and is loose where a mix may yield more than is known.
+        """
+        offer = tables.offer
+        if not tables.fit():
+            return -np.inf, np.inf
+        known = np.zeros(tables.shape)
+        for (_, gpus), rate in self._best_rate.items():
+            known[gpus] = rate
+        for axis in range(known.ndim):
+            np.maximum.accumulate(known, axis=axis, out=known)
+        enough = np.tensordot(prices, np.indices(known.shape), 1) - slack
+        if not offer.numbers.single:
+            return slack, -np.inf if tables.exceed(np.maximum(known, enough)) else np.inf
+        best, loose = tables.best(known, enough), np.inf
+        for mix in map(tuple, smallest(best.rate).tolist()):
+            rate, at = float(best.rate[mix]), int(best.at[mix])
+            if at >= 0:
+                column = PipelineColumn(rate=rate, gpus=mix, offer=offer, stages=(), at=at)
+                if offer.merged:
+                    stages = tables.stages(at, mix)
+                    column = PipelineColumn(
+                        rate=offer.attained(stages), gpus=mix, offer=offer, stages=stages
+                    )
+                self.add_column(column)
+                if column.rate < rate * (1 - ONE_ANSWER):
+                    loose = min(loose, float(prices @ mix) - rate)
+        return slack, loose
 
     def _settle_by_full_pipelines(self) -> bool:
         """Return whether no deployment is better even if all pipelines are full with memory for one microbatch."""

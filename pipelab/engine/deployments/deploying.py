@@ -37,11 +37,12 @@ from pipelab.display import counted, listed
 from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.arguments import refuse_training
-from pipelab.engine.deadline import Deadline, Ended, apart, deadline_of, made_in_time
+from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
 from pipelab.engine.deployments.closing import are_few_mixes
 from pipelab.engine.deployments.column_generation import Generation
 from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS
 from pipelab.engine.deployments.master_program import DeploymentGoal, PipelineColumn
+from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
@@ -778,9 +779,13 @@ def pipelines_of(problem: Problem, chosen: Sequence[PipelineColumn]) -> tuple[Pi
     columns = sorted(chosen, key=lambda c: (-c.rate, c.gpus))
     free = FreeGPUs.in_nodes(problem, columns[0].offer.table.classes)
     replicas: dict[tuple[PipelineColumn, float], list[Placement]] = defaultdict(list)
-    ids = free.taken([column.stages for column in columns])
+    stages = {  # of some a table says only how fast they are
+        column: column.stages or MixTables(column.offer, NEVER).stages(column.at, column.gpus)
+        for column in dict.fromkeys(columns)
+    }
+    ids = free.taken([stages[column] for column in columns])
     for column, stage_ids in zip(columns, ids, strict=True):
-        layers = [number for number, _ in column.stages]
+        layers = [number for number, _ in stages[column]]
         placement = Placement.of(zip(layers, stage_ids, strict=True))
         rate = column.offer.rated(placement)[0]
         if rate:  # a stage over two nodes may lack the memory that it has within one

@@ -121,7 +121,7 @@ class DeploymentSearch:
 
     def add_column(self, column: PipelineColumn) -> int:
         """Add a column unless it is known or has no rate; return how many were added."""
-        key = column._replace(stages=())
+        key = column._replace(stages=(), at=-1)
         if key in self._seen or not column.rate:
             return 0
         self._seen.add(key)

@@ -37,18 +37,21 @@ class PipelineColumn(NamedTuple):
         The workload that it is for.
     stages : tuple of (int, tuple of int)
         Layers and GPUs by class of each; empty for a path that counts for the bound only, as it has more GPUs of a
-        class than there are.
+        class than there are, and where `at` says which they are.
+    at : int
+        Number of the rate in the offer's `MixTables` at which such a pipeline was found; -1 if none.
     """
 
     rate: float
     gpus: tuple[int, ...]
     offer: Offer
     stages: tuple[StageOf, ...]
+    at: int = -1
 
     @property
     def exists(self) -> bool:
         """Whether it is a pipeline on the GPUs there are."""
-        return bool(self.stages)
+        return bool(self.stages) or self.at >= 0
 
 
 @dataclass(frozen=True, eq=False)
