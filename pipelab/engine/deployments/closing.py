@@ -9,11 +9,7 @@ from math import prod
 
 import numpy as np
 
-from pipelab.engine.deployments.deployment_search import (
-    PRICE_MARGIN_SHARE,
-    ROUNDING_SECONDS,
-    DeploymentSearch,
-)
+from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS, DeploymentSearch
 from pipelab.engine.deployments.listing import MOST_LABELS, Listing
 from pipelab.engine.deployments.master_program import (
     DeploymentGoal,
@@ -79,11 +75,8 @@ class ClosingSearch(DeploymentSearch):
             wide = few and timed and far > _SMALL_OPEN_SHARE and last > 0
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
-            covered, solved = self._solve_over_list(slack, wide=wide, most_labels=labels)
-            complete = covered >= min(slack, self.slack)
-            if solved:
-                self._bound_by_list(covered, self.value)
-            if covered >= self.slack:
+            complete, solved = self._solve_over_list(slack, wide=wide, labels=labels)
+            if complete and slack >= self.slack:
                 self.settled = solved
                 return
             if complete:
@@ -100,7 +93,7 @@ class ClosingSearch(DeploymentSearch):
                 break
             last = self.steps - known
         if not self.finished and not few:
-            self._solve_over_list(self.slack, wide=False, most_labels=_FIRST_LABELS)
+            self._solve_over_list(self.slack, labels=_FIRST_LABELS)
 
     def _bound_by_list(self, slack: float, value: float | None) -> None:
         """Keep the bound of a list: what is better than its best has a pipeline as far below its price, or further."""
@@ -119,23 +112,17 @@ class ClosingSearch(DeploymentSearch):
         Lists grow while that helps. Once this pool's is complete, few pipelines of the other may be in a better
         deployment (`_slack_beside`), and if these are listed, too, the best is proven.
         """
-        prices, labels = given(self.prices), _FIRST_LABELS
-        before, reached = None, -np.inf
+        prices, labels, before, reached = given(self.prices), _FIRST_LABELS, None, -np.inf
         offer = next(offer for offer in self.offers if offer.pool != pool)
         other = offer.pool
+        one_gpu = map(tuple, np.eye(len(self.goal.counts), dtype=int).tolist())
         alone = [
-            PipelineColumn(rate=rate, gpus=tuple(gpu), offer=offer, stages=())
-            for rate, gpu in zip(
-                prices.per_gpu(other).tolist(),
-                np.eye(len(self.goal.counts), dtype=int).tolist(),
-                strict=True,
-            )
+            PipelineColumn(rate=rate, gpus=gpus, offer=offer, stages=())
+            for rate, gpus in zip(prices.per_gpu(other).tolist(), one_gpu, strict=True)
         ]
         while not self.finished and before != (before := (self.value, self.bound, reached)):
             more = min(_LABELS_FACTOR * labels, MOST_LABELS)
-            listed, covered = self.list_columns(
-                prices, self.slack, wide=False, most_labels=labels, pools=[pool]
-            )
+            listed, covered = self.list_columns(prices, self.slack, labels=labels, pools=[pool])
             columns = listed + alone
             run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
             if run.x is None:
@@ -143,68 +130,58 @@ class ClosingSearch(DeploymentSearch):
             if run.status == "optimal":
                 chosen = as_often_as_chosen(columns, run.x)
                 self._bound_by_list(covered, self.goal.value(chosen))
-            least = self._least_price_of(other, listed, pool) if covered >= self.slack else None
-            if least is None or labels == _FIRST_LABELS:
-                left = self.goal.counts - sum(
-                    np.array(column.gpus) for column in as_often_as_chosen(listed, run.x)
-                )
+            if covered < self.slack or labels == _FIRST_LABELS:
+                used = [column.gpus for column in as_often_as_chosen(listed, run.x)]
+                left = self.goal.counts - np.sum(used, axis=0)
                 near = min(self.slack, _SLACK_FACTOR * _FIRST_SLACK_SHARE * abs(prices.bound))
-                self.list_columns(
-                    prices, near, wide=False, most_labels=labels, pools=[other], counts=left
-                )
+                self.list_columns(prices, near, labels=labels, pools=[other], counts=left)
                 self.solve_whole_for(ROUNDING_SECONDS)
-            if least is not None and not self.finished:
-                slack = self._slack_beside(least, other)
-                beside, reached = self.list_columns(
-                    prices, slack, wide=False, most_labels=more, pools=[other]
-                )
+            slack = self._slack_beside(listed, other) if covered >= self.slack else None
+            if slack is not None and not self.finished:
+                beside, reached = self.list_columns(prices, slack, labels=more, pools=[other])
                 solved = self._solve_whole(listed + beside, self.deadline.within(ROUNDING_SECONDS))
-                self.settled = solved and reached >= self._slack_beside(least, other)
+                self.settled = solved and reached >= slack
             labels = more
 
-    def _least_price_of(
-        self, other: str, listed: Sequence[PipelineColumn], pool: str
-    ) -> float | None:
-        """Return what serving a pool as the best does costs at least at the prices of the other; None if unknown."""
-        goal, prices = self.goal, given(self.prices)
+    def _slack_beside(self, listed: Sequence[PipelineColumn], other: str) -> float | None:
+        """Return how far below its price a pipeline of the other pool may be in a better deployment; None if unknown.
+
+        Those listed need GPUs of some least price for the other pool, to serve in theirs what the best serves. What is
+        left exceeds what the other has to serve by this.
+        """
+        goal, per_gpu = self.goal, given(self.prices).per_gpu(other)
         if goal.load or not self.value:
             return None
-        goal = DeploymentGoal(
-            counts=goal.counts,
-            load=self.value,
-            price=prices.per_gpu(other),
-            pools={pool: goal.pools[pool]},
-        )
-        run = solve_whole_program(goal, listed, self.deadline.within(ROUNDING_SECONDS))
+        tokens = {pool: goal.pools[pool] for pool in goal.pools if pool != other}
+        least = DeploymentGoal(counts=goal.counts, load=self.value, price=per_gpu, pools=tokens)
+        run = solve_whole_program(least, listed, self.deadline.within(ROUNDING_SECONDS))
         if run.x is None or run.status != "optimal":
             return None
-        return goal.value(as_often_as_chosen(listed, run.x))
+        left = float(per_gpu @ goal.counts) - least.value(as_often_as_chosen(listed, run.x))
+        short = left * (1 + ONE_ANSWER) - goal.pools[other] * self.value
+        return short / given(self.prices).as_rate(other, 1.0)
 
-    def _slack_beside(self, least: float, other: str) -> float:
-        """Return how far below its price a pipeline of the other pool may be, beside GPUs of this price at least."""
-        prices, served = given(self.prices), self.goal.pools[other] * given(self.value)
-        left = float(prices.per_gpu(other) @ self.goal.counts) - least
-        return (left - served) / prices.as_rate(other, 1.0) + PRICE_MARGIN_SHARE * prices.bound
-
-    def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[float, bool]:
-        """Solve the whole program over a list; return up to which slack it is complete, and whether it was solved."""
-        listed, covered = self.list_columns(
-            given(self.prices), slack, wide=wide, most_labels=most_labels
-        )
+    def _solve_over_list(
+        self, slack: float, *, labels: int, wide: bool = False
+    ) -> tuple[bool, bool]:
+        """Solve the whole program over a list; return whether the list is complete, and the program solved."""
+        listed, covered = self.list_columns(given(self.prices), slack, wide=wide, labels=labels)
         complete = covered >= min(slack, self.slack)
         seconds, solved = np.inf if complete else ROUNDING_SECONDS, True
         if listed:
             solved = self._solve_whole(listed, self.deadline.within(seconds))
             self.deadline.check()
-        return covered, solved
+        if solved:
+            self._bound_by_list(covered, self.value)
+        return complete, solved
 
     def list_columns(
         self,
         prices: Prices,
         slack: float,
         *,
-        wide: bool,
-        most_labels: int,
+        labels: int,
+        wide: bool = False,
         pools: Iterable[str] = (),
         counts: np.ndarray | None = None,
     ) -> tuple[list[PipelineColumn], float]:
@@ -214,10 +191,10 @@ class ClosingSearch(DeploymentSearch):
         ----------
         slack : float
             In units of the bound.
+        labels : int
+            Those kept at each boundary.
         wide : bool
             Where time limits pipelines, look at all mixes at once, whatever the slack.
-        most_labels : int
-            Labels kept at each boundary.
         pools : iterable of str, optional
             List those of these pools alone.
         counts : int array, optional
@@ -233,7 +210,6 @@ class ClosingSearch(DeploymentSearch):
             if self.prices and len(self.columns) > _MORE_COLUMNS_FACTOR * known:
                 self.solve_whole_for(ROUNDING_SECONDS)
                 slack, known = min(slack, self.slack), len(self.columns)
-                covered = min(covered, slack)
             offer = max(waiting, key=waiting.__getitem__)
             del waiting[offer]
             per_gpu, short = prices.per_gpu(offer.pool), prices.as_rate(offer.pool, slack)
@@ -241,15 +217,12 @@ class ClosingSearch(DeploymentSearch):
                 continue
             by_stages = offer.problem.costs.filling == "by_stages"  # which a table does not count
             if wide and offer.tokens < np.inf and not by_stages:
-                tables = MixTables(offer, self.deadline)
-                reached, loose = self._list_by_tables(tables, per_gpu, short)
+                reached, loose = self._list_by_tables(offer, per_gpu, short)
             else:
                 least = given(self._least)[1][offer]
                 apart = np.argsort(least.price - offer.asked[1])[:_RATES_FOR_KAPPAS:16]
                 per_second = np.unique(least.per_second[apart]).tolist()
-                listing = Listing(
-                    offer, per_gpu, short, self.deadline, most_labels, per_second, counts
-                )
+                listing = Listing(offer, per_gpu, short, self.deadline, labels, per_second, counts)
                 reached, loose = self._list_by_labels(listing)
             if loose < np.inf and not offer.numbers.single and counts is None:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
@@ -260,7 +233,9 @@ class ClosingSearch(DeploymentSearch):
             if reached < short:
                 covered = min(covered, reached / prices.as_rate(offer.pool, 1.0))
         near = [c for c in self.pipelines if c.offer.pool in pools and prices.profit(c) >= -slack]
-        return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], covered
+        return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], min(
+            covered, slack
+        )
 
     def _most_profits(
         self, offers: Sequence[Offer], prices: Prices, slack: float
@@ -300,13 +275,13 @@ class ClosingSearch(DeploymentSearch):
         return listing.covered, loose
 
     def _list_by_tables(
-        self, tables: MixTables, prices: np.ndarray, slack: float
+        self, offer: Offer, prices: np.ndarray, slack: float
     ) -> tuple[float, float]:
         """Add the best pipeline of every mix that may be within the slack of its GPUs' price, as `_list_by_labels`.
 
         An offer with several numbers in flight adds none, and is loose where a mix may yield more than is known.
         """
-        offer = tables.offer
+        tables = MixTables(offer, self.deadline)
         if not tables.fit():
             return -np.inf, np.inf
         known = np.zeros(tables.shape)
@@ -392,8 +367,7 @@ class ClosingSearch(DeploymentSearch):
             if loose < np.inf and not offer.numbers.single:
                 waiting |= most_profits(self._halve(offer))
             elif min(covered, loose) < floor:
-                left = -min(covered, loose) / prices.as_rate(offer.pool, 1.0)
-                unlisted = max(unlisted, min(most, left))
+                unlisted = max(unlisted, most)
             self.rounds += 1
             self.report_progress()
         if not self.finished:

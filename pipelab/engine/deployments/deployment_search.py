@@ -21,7 +21,7 @@ from pipelab.engine.tolerances import ONE_ANSWER
 
 ROUNDING_SECONDS = 5.0  # for the whole program over the columns that are known
 _MOST_COLUMNS_RELAXED = 2_000  # in a linear program that takes a moment
-PRICE_MARGIN_SHARE = 1e-9  # of the price of all GPUs: rounding in sums of prices
+_PRICE_MARGIN_SHARE = 1e-9  # of the price of all GPUs: rounding in sums of prices
 
 
 @dataclass
@@ -109,10 +109,10 @@ class DeploymentSearch:
             return np.inf
         # no pipeline is further below: its rate is above 0, and its GPUs cost no more than all
         of_all_gpus = float(self.prices.cost @ self.goal.counts) * self.prices.unit
-        most = of_all_gpus * (1 + PRICE_MARGIN_SHARE)
+        most = of_all_gpus * (1 + _PRICE_MARGIN_SHARE)
         if self.value is None:
             return most
-        return min(most, abs(self.prices.bound - self.value) + PRICE_MARGIN_SHARE * most)
+        return min(most, abs(self.prices.bound - self.value) + _PRICE_MARGIN_SHARE * most)
 
     @property
     def pipelines(self) -> list[PipelineColumn]:

@@ -302,10 +302,8 @@ class Listing:
 
     def _found(self, labels: _Labels, starts: list[int]) -> list[ListedPipeline]:
         offer, load = self.offer, self.offer.problem.workload
-        most, tokens = (
-            np.full(len(labels.row), offer.numbers.last),
-            load.tokens * offer.problem.parts,
-        )
+        most = np.full(len(labels.row), offer.numbers.last)
+        tokens = load.tokens * offer.problem.parts
         if self.by_stages:
             most = np.minimum(most, labels.stages + offer.problem.costs.filling_number)
         in_flight = np.minimum(most * tokens, offer.most_tokens(labels.rate))
