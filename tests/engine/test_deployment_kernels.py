@@ -7,7 +7,7 @@ from small_problems import every_pair, late, small
 import oracle
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import pricing
-from pipelab.engine.deployments.listing import _Labels, _undominated
+from pipelab.engine.deployments.listing import Listing, _Labels, _undominated
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
 
@@ -89,3 +89,22 @@ def test_no_pipeline_yields_more_for_its_price_than_pricing_says(seed, monkeypat
             assert ranges.any()
             assert rate / paid <= (high / least)[ranges].max() * (1 + 1e-9)
             assert rate - paid <= (high - least)[ranges].max() + 1e-9 * (rate + paid)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_list_with_few_labels_misses_no_pipeline_that_it_covers(seed, monkeypatch):
+    """With few steps of rates; nor one that is slower than another with the same GPUs or fewer."""
+    monkeypatch.setattr(pricing, "_RATE_STEPS", 3 + seed)
+    problem = late(small(seed, link_units="tokens"), seed).with_in_flight(2)
+    offer, classes = only_offer(problem)
+    price = np.random.default_rng(seed).uniform(0.1, 1, len(classes))
+    price /= offer.most_work(price)
+    kappas = np.unique(offer.least(price).per_second)
+    for most in (1, 2, 3, 10):
+        slack = 0.1 * most * price.sum()
+        listing = Listing(offer, price, slack, NEVER, most, kappas)
+        listed = [(pipeline.rate, np.array(pipeline.gpus)) for pipeline in listing.pipelines()]
+        for rate, _, used, _ in every_pair(problem):
+            mix = np.bincount(classes.of[list(used)], minlength=len(classes))
+            if price @ mix - rate < listing.covered - 1e-9:
+                assert any(r >= rate * (1 - 1e-9) and (n <= mix).all() for r, n in listed)

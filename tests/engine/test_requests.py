@@ -13,7 +13,7 @@ from small_problems import three_types, tight
 import pipelab as pl
 from pipelab.costs import filled
 from pipelab.engine.deadline import NEVER
-from pipelab.engine.deployments import pricing, timing
+from pipelab.engine.deployments import closing, pricing, timing
 from pipelab.engine.deployments.column_generation import Generation
 from pipelab.engine.deployments.master_program import DeploymentGoal
 from pipelab.engine.deployments.offers import first_offers
@@ -332,7 +332,24 @@ def test_equal_to_every_deployment(seed):
 
 
 @pytest.mark.quick(5)
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(2000, 2080))
+def test_where_lists_end_early_every_bound_holds(seed, monkeypatch):
+    """With one label at each boundary, or two."""
+    for name in ("_FIRST_LABELS", "MOST_LABELS"):
+        monkeypatch.setattr(closing, name, 1 + seed % 2)
+    monkeypatch.setattr(closing, "_MOST_LISTING_STEPS", 0 if seed % 3 else 10**6)
+    monkeypatch.setattr(closing, "_FEW_MIXES", 0)
+    problem, batches, pools, limits, truth, every = asked(seed, most=24)
+    most = truth.best(every, Limits(**limits)) or 0.0
+    found = pl.deploy(problem, batches=batches, pools=pools, **{"ttft_ms": 1e12, **limits})
+    assert (found.requests_per_s or 0.0) <= most * (1 + 1e-9)
+    if most:
+        assert found.bound >= most * (1 - 1e-9)
+    assert found.status != "optimal" or found.requests_per_s == pytest.approx(most, rel=1e-9)
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("seed", [45, *range(24)])
 def test_no_pipeline_serves_more_for_its_price_than_its_pool_is_said_to(seed, monkeypatch):
     """With few steps of rates; nor do all deployments, where one pool is listed and prices speak for the other."""
     monkeypatch.setattr(pricing, "_RATE_STEPS", 3)
@@ -366,7 +383,9 @@ def test_no_pipeline_serves_more_for_its_price_than_its_pool_is_said_to(seed, mo
         assert (search.best is not None) == fits
         search.best = None
         search._list_one_pool("decode")
-        assert (truth.best(every, known) or 0.0) <= search.bound * (1 + 1e-9)
+        most = truth.best(every, known) or 0.0
+        assert most <= search.bound * (1 + 1e-9)
+        assert not search.settled or search.value == pytest.approx(most, rel=1e-9)
 
 
 @pytest.mark.quick(1)

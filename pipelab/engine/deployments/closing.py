@@ -4,14 +4,19 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
 from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS, DeploymentSearch
 from pipelab.engine.deployments.listing import MOST_LABELS, Listing
-from pipelab.engine.deployments.master_program import PipelineColumn, Prices, solve_whole_program
+from pipelab.engine.deployments.master_program import (
+    DeploymentGoal,
+    PipelineColumn,
+    Prices,
+    solve_whole_program,
+)
 from pipelab.engine.deployments.mix_tables import MixTables, smallest
 from pipelab.engine.deployments.pricing import LeastPrices, Offer
 from pipelab.engine.deployments.rounding import as_often_as_chosen
@@ -41,6 +46,7 @@ class ClosingSearch(DeploymentSearch):
     """A search that lists the pipelines that a better deployment could have, or that are better alone."""
 
     _least: tuple[Prices, dict[Offer, LeastPrices]] | None = None
+    _covered: dict[Offer, float] = field(default_factory=dict)  # at these prices, tokens/s
 
     def close_gap(self) -> None:
         """List the pipelines that a better deployment could have, and solve the whole program over them.
@@ -59,8 +65,7 @@ class ClosingSearch(DeploymentSearch):
         self.settled = self.settled or self._settle_by_full_pipelines()
         if len(self.goal.pools) > 1 and not self.finished:
             self._list_one_pool([*self.goal.pools][-1])
-        few = are_few_mixes(self.goal.counts.tolist())
-        bound = given(self.prices).bound
+        few, bound = are_few_mixes(self.goal.counts.tolist()), given(self.prices).bound
         near, labels, last = _FIRST_SLACK_SHARE * bound, _FIRST_LABELS, 0
         if near <= 0:  # of a load: no list is near
             near = self.slack
@@ -70,9 +75,7 @@ class ClosingSearch(DeploymentSearch):
             wide = few and timed and far > _SMALL_OPEN_SHARE and last > 0
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
-            complete, solved = self._solve_over_list(slack, wide=wide, most_labels=labels)
-            if complete and solved:
-                self._bound_by_list(slack, self.value)
+            complete, solved = self._solve_over_list(slack, wide=wide, labels=labels)
             if complete and slack >= self.slack:
                 self.settled = solved
                 return
@@ -90,10 +93,10 @@ class ClosingSearch(DeploymentSearch):
                 break
             last = self.steps - known
         if not self.finished and not few:
-            self._solve_over_list(self.slack, wide=False, most_labels=_FIRST_LABELS)
+            self._solve_over_list(self.slack, labels=_FIRST_LABELS)
 
     def _bound_by_list(self, slack: float, value: float | None) -> None:
-        """Keep the bound of a complete list: what is better than its best has a pipeline further below its price."""
+        """Keep the bound of a list: what is better than its best has a pipeline as far below its price, or further."""
         bound = given(self.prices).bound
         if self.goal.load:
             bound = bound + slack if value is None else min(bound + slack, value)
@@ -102,48 +105,74 @@ class ClosingSearch(DeploymentSearch):
         self.knows(bound, "lists of pipelines")
 
     def _list_one_pool(self, pool: str) -> None:
-        """List the pipelines of one pool, which are few if tokens have limits; prices say what others yield at most.
+        """List the pipelines of one pool, which are few if tokens have limits; prices bound those of the other.
 
-        Each GPU that is left serves the other pools with the rate that its price allows: a program over these and the
-        list bounds all deployments. Then pipelines of the others are sought on the GPUs that its best answer leaves.
+        Each GPU that is left serves the other pool with the rate that its price allows: a program over these and the
+        list bounds all deployments. Then pipelines of the other are sought on the GPUs that its best answer leaves.
+        Lists grow while that helps. Once this pool's is complete, few pipelines of the other may be in a better
+        deployment (`_slack_beside`), and if these are listed, too, the best is proven.
         """
-        prices, slack = given(self.prices), self.slack
-        others = [offer for offer in self.offers if offer.pool != pool]
-        columns, complete = self.list_columns(
-            prices, slack, wide=False, most_labels=_FIRST_LABELS, pools=[pool]
-        )
-        listed, left = len(columns), self.goal.counts
-        one_gpu = [tuple(row) for row in np.eye(len(left), dtype=int).tolist()]
-        for offer in {offer.pool: offer for offer in others}.values():
-            rates = prices.per_gpu(offer.pool).tolist()
-            columns += [
-                PipelineColumn(rate=rate, gpus=gpu, offer=offer, stages=())
-                for rate, gpu in zip(rates, one_gpu, strict=True)
-            ]
-        run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
-        if run.x is None:
-            return
-        chosen = as_often_as_chosen(columns, run.x)
-        if complete and run.status == "optimal":
-            self._bound_by_list(slack, self.goal.value(chosen))
-        for column in as_often_as_chosen(columns[:listed], run.x):
-            left = left - np.array(column.gpus)
-        near = min(slack, _SLACK_FACTOR * _FIRST_SLACK_SHARE * abs(prices.bound))
-        pools = {offer.pool for offer in others}
-        self.list_columns(
-            prices, near, wide=False, most_labels=_FIRST_LABELS, pools=pools, counts=left
-        )
-        self.solve_whole_for(ROUNDING_SECONDS)
+        prices, labels, before, reached = given(self.prices), _FIRST_LABELS, None, -np.inf
+        offer = next(offer for offer in self.offers if offer.pool != pool)
+        other = offer.pool
+        one_gpu = map(tuple, np.eye(len(self.goal.counts), dtype=int).tolist())
+        alone = [
+            PipelineColumn(rate=rate, gpus=gpus, offer=offer, stages=())
+            for rate, gpus in zip(prices.per_gpu(other).tolist(), one_gpu, strict=True)
+        ]
+        while not self.finished and before != (before := (self.value, self.bound, reached)):
+            more = min(_LABELS_FACTOR * labels, MOST_LABELS)
+            listed, covered = self.list_columns(prices, self.slack, labels=labels, pools=[pool])
+            columns = listed + alone
+            run = solve_whole_program(self.goal, columns, self.deadline.within(ROUNDING_SECONDS))
+            if run.x is None:
+                return
+            if run.status == "optimal":
+                chosen = as_often_as_chosen(columns, run.x)
+                self._bound_by_list(covered, self.goal.value(chosen))
+            if covered < self.slack or labels == _FIRST_LABELS:
+                used = [column.gpus for column in as_often_as_chosen(listed, run.x)]
+                left = self.goal.counts - np.sum(used, axis=0)
+                near = min(self.slack, _SLACK_FACTOR * _FIRST_SLACK_SHARE * abs(prices.bound))
+                self.list_columns(prices, near, labels=labels, pools=[other], counts=left)
+                self.solve_whole_for(ROUNDING_SECONDS)
+            slack = self._slack_beside(listed, other) if covered >= self.slack else None
+            if slack is not None and not self.finished:
+                beside, reached = self.list_columns(prices, slack, labels=more, pools=[other])
+                solved = self._solve_whole(listed + beside, self.deadline.within(ROUNDING_SECONDS))
+                self.settled = solved and reached >= slack
+            labels = more
 
-    def _solve_over_list(self, slack: float, *, wide: bool, most_labels: int) -> tuple[bool, bool]:
+    def _slack_beside(self, listed: Sequence[PipelineColumn], other: str) -> float | None:
+        """Return how far below its price a pipeline of the other pool may be in a better deployment; None if unknown.
+
+        Those listed need GPUs of some least price for the other pool, to serve in theirs what the best serves. What is
+        left exceeds what the other has to serve by this.
+        """
+        goal, per_gpu = self.goal, given(self.prices).per_gpu(other)
+        if goal.load or not self.value:
+            return None
+        tokens = {pool: goal.pools[pool] for pool in goal.pools if pool != other}
+        least = DeploymentGoal(counts=goal.counts, load=self.value, price=per_gpu, pools=tokens)
+        run = solve_whole_program(least, listed, self.deadline.within(ROUNDING_SECONDS))
+        if run.x is None or run.status != "optimal":
+            return None
+        left = float(per_gpu @ goal.counts) - least.value(as_often_as_chosen(listed, run.x))
+        short = left * (1 + ONE_ANSWER) - goal.pools[other] * self.value
+        return short / given(self.prices).as_rate(other, 1.0)
+
+    def _solve_over_list(
+        self, slack: float, *, labels: int, wide: bool = False
+    ) -> tuple[bool, bool]:
         """Solve the whole program over a list; return whether the list is complete, and the program solved."""
-        listed, complete = self.list_columns(
-            given(self.prices), slack, wide=wide, most_labels=most_labels
-        )
+        listed, covered = self.list_columns(given(self.prices), slack, wide=wide, labels=labels)
+        complete = covered >= min(slack, self.slack)
         seconds, solved = np.inf if complete else ROUNDING_SECONDS, True
         if listed:
             solved = self._solve_whole(listed, self.deadline.within(seconds))
             self.deadline.check()
+        if solved:
+            self._bound_by_list(covered, self.value)
         return complete, solved
 
     def list_columns(
@@ -151,21 +180,21 @@ class ClosingSearch(DeploymentSearch):
         prices: Prices,
         slack: float,
         *,
-        wide: bool,
-        most_labels: int,
+        labels: int,
+        wide: bool = False,
         pools: Iterable[str] = (),
         counts: np.ndarray | None = None,
-    ) -> tuple[list[PipelineColumn], bool]:
-        """List every pipeline within a slack of the price of its GPUs as a column; return whether none is missing, too.
+    ) -> tuple[list[PipelineColumn], float]:
+        """List pipelines within a slack of the price of their GPUs as columns; return the slack within which all are.
 
         Parameters
         ----------
         slack : float
             In units of the bound.
+        labels : int
+            Those kept at each boundary.
         wide : bool
             Where time limits pipelines, look at all mixes at once, whatever the slack.
-        most_labels : int
-            Labels kept at each boundary.
         pools : iterable of str, optional
             List those of these pools alone.
         counts : int array, optional
@@ -173,10 +202,10 @@ class ClosingSearch(DeploymentSearch):
         """
         pools = {*pools} or {*self.goal.pools}
         offers = [offer for offer in self.offers if offer.pool in pools]
-        complete, waiting, known = True, self._most_profits(offers, prices, slack), 0
+        covered, waiting, known = slack, self._most_profits(offers, prices, slack), 0
         while waiting:
             if self.steps > _MOST_LISTING_STEPS:
-                complete = False
+                covered = min(covered, -max(waiting.values()))
                 break
             if self.prices and len(self.columns) > _MORE_COLUMNS_FACTOR * known:
                 self.solve_whole_for(ROUNDING_SECONDS)
@@ -184,23 +213,29 @@ class ClosingSearch(DeploymentSearch):
             offer = max(waiting, key=waiting.__getitem__)
             del waiting[offer]
             per_gpu, short = prices.per_gpu(offer.pool), prices.as_rate(offer.pool, slack)
+            if self._covered.get(offer, -np.inf) >= short:
+                continue
             by_stages = offer.problem.costs.filling == "by_stages"  # which a table does not count
             if wide and offer.tokens < np.inf and not by_stages:
-                sure, loose = self._list_by_tables(MixTables(offer, self.deadline), per_gpu, short)
+                reached, loose = self._list_by_tables(offer, per_gpu, short)
             else:
                 least = given(self._least)[1][offer]
                 apart = np.argsort(least.price - offer.asked[1])[:_RATES_FOR_KAPPAS:16]
                 per_second = np.unique(least.per_second[apart]).tolist()
-                listing = Listing(
-                    offer, per_gpu, short, self.deadline, most_labels, per_second, counts
-                )
-                sure, loose = self._list_by_labels(listing)
-            if loose and not offer.numbers.single and counts is None:
+                listing = Listing(offer, per_gpu, short, self.deadline, labels, per_second, counts)
+                reached, loose = self._list_by_labels(listing)
+            if loose < np.inf and not offer.numbers.single and counts is None:
                 waiting |= self._most_profits(self._halve(offer), prices, slack)
-            else:
-                complete = complete and sure and not loose
+                continue
+            reached = min(reached, loose)
+            if counts is None:
+                self._covered[offer] = reached
+            if reached < short:
+                covered = min(covered, reached / prices.as_rate(offer.pool, 1.0))
         near = [c for c in self.pipelines if c.offer.pool in pools and prices.profit(c) >= -slack]
-        return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], complete
+        return [c for c in near if c.rate >= self._best_rate[c.offer.pool, c.gpus]], min(
+            covered, slack
+        )
 
     def _most_profits(
         self, offers: Sequence[Offer], prices: Prices, slack: float
@@ -208,7 +243,7 @@ class ClosingSearch(DeploymentSearch):
         """Return the offers of which a pipeline may be within the slack, and the most it may yield above its price."""
         most = {}
         if self._least is None or self._least[0] is not prices:
-            self._least = prices, {}
+            self._least, self._covered = (prices, {}), {}
         known = self._least[1]
         for offer in offers:
             if offer not in known:
@@ -218,15 +253,16 @@ class ClosingSearch(DeploymentSearch):
                 most[offer] = profit / prices.as_rate(offer.pool, 1.0)
         return most
 
-    def _list_by_labels(self, listing: Listing) -> tuple[bool, bool]:
+    def _list_by_labels(self, listing: Listing) -> tuple[float, float]:
         """Add the pipelines of a listing as columns.
 
         Returns
         -------
-        complete, loose : bool
-            All are there; and one of them attains less than it counts with.
+        covered, loose : float
+            All are there that fall short of the price of their GPUs by less, in tokens/s; and by how much those do
+            at least that attain less than they count with.
         """
-        loose, pipelines = False, listing.pipelines()
+        loose, pipelines = np.inf, listing.pipelines()
         self.steps += listing.steps
         for rate, gpus, stages in pipelines:
             listing.deadline.check()
@@ -234,19 +270,20 @@ class ClosingSearch(DeploymentSearch):
                 attained = listing.offer.attained(stages)
                 column = PipelineColumn(attained, gpus, offer=listing.offer, stages=stages)
                 self.add_column(column)
-                loose = loose or attained < rate * (1 - ONE_ANSWER)
-        return listing.complete, loose
+                if attained < rate * (1 - ONE_ANSWER):
+                    loose = min(loose, float(listing.prices @ gpus) - rate)
+        return listing.covered, loose
 
     def _list_by_tables(
-        self, tables: MixTables, prices: np.ndarray, slack: float
-    ) -> tuple[bool, bool]:
+        self, offer: Offer, prices: np.ndarray, slack: float
+    ) -> tuple[float, float]:
         """Add the best pipeline of every mix that may be within the slack of its GPUs' price, as `_list_by_labels`.
 
         An offer with several numbers in flight adds none, and is loose where a mix may yield more than is known.
         """
-        offer = tables.offer
+        tables = MixTables(offer, self.deadline)
         if not tables.fit():
-            return False, False
+            return -np.inf, np.inf
         known = np.zeros(tables.shape)
         for (_, gpus), rate in self._best_rate.items():
             known[gpus] = rate
@@ -254,8 +291,8 @@ class ClosingSearch(DeploymentSearch):
             np.maximum.accumulate(known, axis=axis, out=known)
         enough = np.tensordot(prices, np.indices(known.shape), 1) - slack
         if not offer.numbers.single:
-            return True, tables.exceed(np.maximum(known, enough))
-        best, loose = tables.best(known, enough), False
+            return slack, -np.inf if tables.exceed(np.maximum(known, enough)) else np.inf
+        best, loose = tables.best(known, enough), np.inf
         for mix in map(tuple, smallest(best.rate).tolist()):
             rate, at = float(best.rate[mix]), int(best.at[mix])
             if at >= 0:
@@ -266,8 +303,9 @@ class ClosingSearch(DeploymentSearch):
                         rate=offer.attained(stages), gpus=mix, offer=offer, stages=stages
                     )
                 self.add_column(column)
-                loose = loose or column.rate < rate * (1 - ONE_ANSWER)
-        return True, loose
+                if column.rate < rate * (1 - ONE_ANSWER):
+                    loose = min(loose, float(prices @ mix) - rate)
+        return slack, loose
 
     def _settle_by_full_pipelines(self) -> bool:
         """Return whether no deployment is better even if all pipelines are full with memory for one microbatch."""
@@ -283,7 +321,7 @@ class ClosingSearch(DeploymentSearch):
                 for rate, gpus, stages in listing.pipelines()
             ]
             self.steps += listing.steps
-            if not listing.complete:
+            if listing.covered < slack:
                 return False
         if not listed:
             return bool(self.offers)
@@ -322,13 +360,13 @@ class ClosingSearch(DeploymentSearch):
             if self.finished or waiting[offer] <= 0:
                 break
             floor = prices.as_rate(offer.pool, -(self.value or 0.0))
-            sure, loose = self._list_by_labels(Listing(offer, free, floor, self.deadline))
+            covered, loose = self._list_by_labels(Listing(offer, free, floor, self.deadline))
             for column in self.pipelines:
                 self.keep_if_better([column])
             most = waiting.pop(offer)
-            if loose and not offer.numbers.single:
+            if loose < np.inf and not offer.numbers.single:
                 waiting |= most_profits(self._halve(offer))
-            elif loose or not sure:
+            elif min(covered, loose) < floor:
                 unlisted = max(unlisted, most)
             self.rounds += 1
             self.report_progress()

@@ -99,8 +99,9 @@ class Listing:
 
     Attributes
     ----------
-    complete : bool
-        No label was left out: every pipeline of interest is found, or one that beats it.
+    covered : float
+        Every pipeline that falls short of the price of its GPUs by less is found, or one that beats it: the slack,
+        unless labels were left out.
     steps : int
         Extensions of labels that were looked at.
     """
@@ -119,16 +120,20 @@ class Listing:
         self.counts = self.table.classes.count if counts is None else counts
         few = len(self.table.composition) <= _MOST_COMPOSITIONS
         self.rows = np.arange(len(self.table.composition)) if few else offer.rows
-        self.slack = slack
+        self.slack, self.prices = slack, prices
         self.gpus = self.table.composition[self.rows]
         timing = offer.timing
         back = None if timing is None else timing.back
         self.ways = ways_of(self.table.link, self.table.hop, self.gpus, back)
-        self.complete = few and self.ways is not None and not self.table.pure
+        known = few and self.ways is not None and not self.table.pure
+        self.covered = slack if known else -np.inf
         self.price = self.gpus @ prices
         self.rate, self.took = self.table.rate[self.rows], self.table.seconds[self.rows]
         paths, asked = offer.paths[1], np.arange(len(offer.asked[0]))
         to_go = paths.paid(prices, 0.0, asked, deadline)
+        # by boundary: what the work of the layers before costs at least, by the rate
+        self.work = np.linspace(0, 1 / offer.most_work(prices), len(to_go))
+        to_go = np.maximum(to_go, self.work[:, None] * offer.asked[1])
         # by boundary and rate reached: how much more than their rate the layers before cost at least
         self.short = np.minimum.accumulate(to_go - offer.asked[1], axis=1)
         # the least with a price κ of a second, less κ times the time that there is
@@ -207,9 +212,14 @@ class Listing:
     def _kept(self, labels: _Labels, at: int) -> _Labels:
         labels = labels.part(_undominated(labels))
         if len(labels.row) > self.most:
-            self.complete = False
             cost = labels.price + self.short[at, labels.reached]
-            labels = labels.part(np.argpartition(cost, self.most)[: self.most])
+            for kappa, short in self.with_time:
+                timed = labels.price + kappa * labels.seconds + short[at, labels.reached]
+                cost = np.maximum(cost, timed)
+            cost = np.maximum(cost, labels.price - labels.rate * (1 - self.work[at]))
+            order = np.argpartition(cost, self.most)
+            self.covered = min(self.covered, float(cost[order[self.most]]))
+            labels = labels.part(order[: self.most])
         return labels
 
     def _extended(
@@ -265,6 +275,7 @@ class Listing:
                 most = np.minimum(slowest, most_tokens / (so_far + self.soonest[begin]))
                 k = self._reached(most)
                 keep &= price + self.short[begin, k] <= self.slack
+                keep &= price - most * (1 - self.work[begin]) <= self.slack
                 for kappa, short in self.with_time:
                     keep &= price + kappa * so_far + short[begin, k] <= self.slack
             elif offer.timing is None:
@@ -291,10 +302,8 @@ class Listing:
 
     def _found(self, labels: _Labels, starts: list[int]) -> list[ListedPipeline]:
         offer, load = self.offer, self.offer.problem.workload
-        most, tokens = (
-            np.full(len(labels.row), offer.numbers.last),
-            load.tokens * offer.problem.parts,
-        )
+        most = np.full(len(labels.row), offer.numbers.last)
+        tokens = load.tokens * offer.problem.parts
         if self.by_stages:
             most = np.minimum(most, labels.stages + offer.problem.costs.filling_number)
         in_flight = np.minimum(most * tokens, offer.most_tokens(labels.rate))

@@ -136,6 +136,8 @@ class Offer:
 
     def most_work(self, prices: np.ndarray) -> float:
         """The most work of a stage for the price of its GPUs: no pipeline has more rate per price."""
+        if not prices.all():
+            return math.inf
         return float((self.work / (self.table.composition @ prices)).max())
 
     @cached_property

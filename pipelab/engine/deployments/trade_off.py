@@ -64,7 +64,8 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
                 deadline=deadline,
             )
             free = Prices(cost=np.zeros(len(classes)), ratio={"": 1.0}, bound=np.inf, unit=1.0)
-            columns, complete = most.list_columns(free, np.inf, wide=True, most_labels=_MOST_MIXES)
+            columns, covered = most.list_columns(free, np.inf, labels=_MOST_MIXES, wide=True)
+            complete = covered == np.inf
             if columns or complete:
                 curve.complete &= complete
                 _whole_curve(most, columns, complete, curve)
