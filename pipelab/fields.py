@@ -97,7 +97,13 @@ class ReadOnlyDict(dict):
         return type(self), (dict(self),)
 
 
-_CANNOT_CHANGE = (type(None), str, int, float, range)
+# In tuples, the most frequent first, since an explorer asks thousands of times for each key.
+_CANNOT_CHANGE, _IN_ORDER = (float, int, str, type(None), range), (list, tuple)
+_REAL, _SEVERAL, _WITHOUT_ORDER = (
+    (float, int, AnyReal),
+    (tuple, list, Iterable),
+    (str, bytes, Mapping, Set),
+)
 
 
 def read_only(value: Any, fresh: bool = False) -> Any:
@@ -108,9 +114,9 @@ def read_only(value: Any, fresh: bool = False) -> Any:
     >>> read_only([1, {"a": {2}}])
     (1, {'a': frozenset({2})})
     """
-    if isinstance(value, _CANNOT_CHANGE):  # most values, and quick to tell
+    if isinstance(value, _CANNOT_CHANGE):
         return value
-    if isinstance(value, list | tuple):
+    if isinstance(value, _IN_ORDER):
         parts = [read_only(part, fresh) for part in value]
         return value._make(parts) if hasattr(value, "_make") else tuple(parts)
     if isinstance(value, np.ndarray):
@@ -361,7 +367,7 @@ def is_list(value: Any) -> bool:
     """
     if isinstance(value, np.ndarray):
         return value.ndim > 0
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
+    return isinstance(value, _SEVERAL) and not isinstance(value, _WITHOUT_ORDER)
 
 
 def is_real(value: Any) -> bool:
@@ -371,7 +377,7 @@ def is_real(value: Any) -> bool:
     (True, False, False)
     """
     try:
-        return isinstance(value, AnyReal) and not isinstance(value, bool) and isfinite(value)
+        return isinstance(value, _REAL) and not isinstance(value, bool) and isfinite(value)
     except OverflowError:  # an int beyond all floats
         return False
 
