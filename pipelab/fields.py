@@ -97,13 +97,9 @@ class ReadOnlyDict(dict):
         return type(self), (dict(self),)
 
 
-# In tuples, the most frequent first, since an explorer asks thousands of times for each key.
-_CANNOT_CHANGE, _IN_ORDER = (float, int, str, type(None), range), (list, tuple)
-_REAL, _SEVERAL, _WITHOUT_ORDER = (
-    (float, int, AnyReal),
-    (tuple, list, Iterable),
-    (str, bytes, Mapping, Set),
-)
+# Asked thousands of times for each key of an explorer: in tuples, and what is frequent comes first.
+_CANNOT_CHANGE, _IN_ORDER = (float, int, str, type(None), range), (tuple, list)
+_REAL = (float, int, AnyReal)
 
 
 def read_only(value: Any, fresh: bool = False) -> Any:
@@ -367,7 +363,7 @@ def is_list(value: Any) -> bool:
     """
     if isinstance(value, np.ndarray):
         return value.ndim > 0
-    return isinstance(value, _SEVERAL) and not isinstance(value, _WITHOUT_ORDER)
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
 
 
 def is_real(value: Any) -> bool:

@@ -1025,6 +1025,7 @@ def answered(
         nowhere.
     """
     cost, each = costs.stage(model, workload, gpus, layers, batch_split), []
+    expected = f"expected a number of at least 0 for each of {counted(len(gpus), 'GPU')}"
     bad: list[tuple[str, object, str]] = []
     if isinstance(cost, StageCost):
         rate, passes = _number(cost.throughput), _number(cost.pass_seconds)
@@ -1036,9 +1037,6 @@ def answered(
             numbers = [_number(v) for v in values] if is_list(values) else []
             fit = [is_real(v) or v == math.inf for v in numbers]
             if len(numbers) != len(gpus) or not all(fit) or min(numbers) < 0:
-                expected = (
-                    f"expected a number of at least 0 for each of {counted(len(gpus), 'GPU')}"
-                )
                 bad.append((name, values, expected))
             each.append(numbers)
     else:
@@ -1052,8 +1050,7 @@ def answered(
 
 def _number(value: Any) -> Any:
     """Convert a NumPy scalar to a Python number."""
-    scalar = isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim)
-    return value.item() if scalar else value
+    return value.item() if isinstance(value, np.ndarray) and not value.ndim else python_value(value)
 
 
 def _refuse_positions(

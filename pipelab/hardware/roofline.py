@@ -30,7 +30,6 @@ from pipelab.fields import (
     derived,
     described,
     python_value,
-    read_only,
 )
 from pipelab.hardware.engine_memory import memory_of
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
@@ -59,7 +58,6 @@ from pipelab.problem import (
     Workload,
 )
 
-_FEW_CELLS = 20_000  # of a table that is kept: 0.2 MB
 TRAINER = "Megatron"  # trains where the engine is one for inference
 WithDimensions = Annotated[
     Transformer, described("a model with dimensions, such as load_model('Llama-3-8B')")
@@ -494,10 +492,9 @@ class Roofline(CostModel):
             `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
         """
         costs, demand = self.for_phase(workload.phase), Demand(dimensions_of(model), workload)
-        rows = tuple(map(tuple, composition.tolist()))
-        few = composition.size * len(model.spans.layers) <= _FEW_CELLS
-        tables = tables_of if few else tables_of.__wrapped__
-        return tables(costs, demand, tuple(kinds), rows, batch_split)
+        stages = Candidates(costs, demand, kinds, composition, Span.all(demand.model))
+        best = stages.best(stages.shared_batches(batch_split))
+        return StageTables(best.rate, best.memory_gb, best.seconds)
 
     def training_cost(self, problem: Problem, report: StageReport, **options: Any) -> TrainingCost:
         """Return what one stage of a placement takes and keeps in training.
@@ -895,20 +892,6 @@ def _extreme_rates(costs: Roofline, demand: Demand, gpus: tuple[GPU, ...]) -> li
     with np.errstate(all="ignore"):
         rates = [demand.load.tokens / hardware.stage_seconds(span, b, 1) for span in spans]
     return np.sort(rates, axis=0).T.tolist()
-
-
-@lru_cache(maxsize=500)  # many problems differ in the numbers of GPUs alone
-def tables_of(
-    costs: Roofline,
-    demand: Demand,
-    kinds: tuple[GPU, ...],
-    rows: tuple[tuple[int, ...], ...],
-    batch_split: str,
-) -> StageTables:
-    """Return the best modes of stages of these compositions, with every kind of span."""
-    stages = Candidates(costs, demand, kinds, np.array(rows), Span.all(demand.model))
-    best = stages.best(stages.shared_batches(batch_split))
-    return read_only(StageTables(best.rate, best.memory_gb, best.seconds), fresh=True)
 
 
 @lru_cache(maxsize=10_000)  # many placements have the same stages

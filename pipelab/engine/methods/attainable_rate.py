@@ -122,14 +122,9 @@ def _searched(
     with deadline_of(whole.share(), stop) as deadline:
         budget = within(options.get("budget"))
         pairs = InFlightSearch(
-            problem=problem,
-            deadline=deadline,
-            budget=budget,
-            best=result.placement,
-            evaluation=evaluation,
-            on_best=moment,
-            to_beat=to_beat,
+            problem=problem, deadline=deadline, budget=budget, on_best=moment, to_beat=to_beat
         )
+        pairs.best, pairs.evaluation = result.placement, evaluation
         moment()
         if bound is not None:
             pairs.knows(bound)
