@@ -86,9 +86,12 @@ def solve_mix(
     stop: threading.Event | None = None,
     time_limit: float | None = None,
     choose_s: float = math.inf,
+    first_batch: int | None = None,
 ) -> MixAnswer:
     """Solve a mix with "aggregated", and place it by every rule of thumb.
 
+    Where the batch is chosen, `first_batch` is tried first: the sooner the best is tried, the sooner the others are
+    ruled out.
     Among equally fast placements one is chosen for at most `choose_s` seconds; `details["fewest"]` says whether that
     was finished.
 
@@ -109,7 +112,7 @@ def solve_mix(
     ends = {"stop": stop, "time_limit": time_limit}
     before = seconds_to_choose.set(choose_s)
     try:
-        solved = _within_limits(mix, **ends) if mix.limits else _solved(mix, **ends)
+        solved = _within_limits(mix, **ends) if mix.limits else _solved(mix, first_batch, **ends)
     finally:
         seconds_to_choose.reset(before)
     if choose_s:
@@ -133,8 +136,8 @@ def first_answer(
     return solve_mix(mix, stop, time_limit, choose_s=0.0)
 
 
-def _solved(mix: Mix, **ends: Any) -> MixAnswer:
-    problem = problem_of(mix)
+def _solved(mix: Mix, first_batch: int | None, **ends: Any) -> MixAnswer:
+    problem = problem_of(replace(mix, batch=mix.batch or first_batch))
     result = solve(problem, "aggregated", batches=mix.batches, runs_on=mix.runs_on, **ends)
     problem = result.problem
     rules = tuple(row_of(name, solve(problem, name)) for name in RULES)

@@ -172,10 +172,10 @@ class MixExplorer(Explorer):
 
     def _first_answer(self, mix: Mix) -> Callable[[threading.Event], MixAnswer]:
         """Return what solves a mix: in little time where the rest can follow."""
-        if running_loop() is None:
-            return lambda stop: solve_mix(mix, stop, _LIMIT_S)
         before = self.state.answer
         batch = None if before is None else before.problem.workload.batch_size
+        if running_loop() is None:
+            return lambda stop: solve_mix(mix, stop, _LIMIT_S, first_batch=batch)
         return lambda stop: first_answer(mix, batch, stop, _FIRST_S)
 
     def _show(self, known: MixAnswer | None, error: BaseException | None) -> None:
@@ -195,7 +195,8 @@ class MixExplorer(Explorer):
         better = deployments(known, stop, _LIMIT_S)
         yield {"deployment": (first := next(better, None))}
         if result.status not in PROVEN_STATUSES or not result.details.get("fewest", True):
-            known = solve_mix(mix, stop, _LIMIT_S, CHOOSE_S)
+            batch = known.problem.workload.batch_size
+            known = solve_mix(mix, stop, _LIMIT_S, CHOOSE_S, batch)
             yield {"answer": known, "deployment": no_worse(first, known)}
         for best in better:
             yield {"deployment": no_worse(best, known)}
