@@ -6,10 +6,10 @@ It shares no code with any formulation, so that every solver answers to it.
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import overload
 
 from pipelab.costs import refuse_transfers
@@ -389,22 +389,21 @@ def evaluate(
     defects = broken_rules(problem, placement)
     if defects:
         raise InvalidPlacement(defects)
-    links = tuple(_link_report(problem, a, b) for a, b in pairwise(placement.stages))
+    links = tuple(_link_reports(problem, pairwise(placement.stages)))
     in_tokens = problem.costs.link_units == "tokens"
     timed = problem.workload.phase != "training" and (in_tokens or not links)
     given, filling = problem.workload.in_flight, problem.costs.filling
+    load, numbers = cache(partial(load_with, problem)), range(len(placement.stages))
 
     @cache
-    def costs_with(number: int) -> tuple[list[StageCost], list[str]]:
-        load = load_with(problem, number)
-        costs = [_cost(problem, load, stage) for stage in placement.stages]
-        over = [d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)]
-        return costs, over
+    def cost_with(number: int, index: int) -> tuple[StageCost, list[str]]:
+        cost = _cost(problem, load(number), placement.stages[index])
+        return cost, _memory_defects(problem, placement, index, cost)
 
     def with_memory_for(number: int) -> Evaluation:
-        costs, defects = costs_with(number)
-        if defects:
-            raise InvalidPlacement(defects)
+        costs, defects = zip(*(cost_with(number, index) for index in numbers), strict=True)
+        if any(defects):
+            raise InvalidPlacement([*chain(*defects)])
         reports = map(partial(stage_report, problem), placement.stages, costs)
         return _evaluation_of(problem, tuple(reports), links, number)
 
@@ -420,10 +419,9 @@ def evaluate(
     if given:
         return first
 
-    def times_with(number: int) -> list[tuple[float, float]] | None:
-        costs, defects = costs_with(number)
-        tokens = problem.workload.tokens
-        return None if defects else [(cost.throughput, cost.seconds(tokens)) for cost in costs]
+    def times_with(number: int) -> Iterator[tuple[float, float] | None]:
+        for cost, defects in (cost_with(number, index) for index in numbers):
+            yield None if defects else (cost.throughput, cost.seconds(problem.workload.tokens))
 
     rates_fall = problem.costs.prefer == "rate"
     return _most_attainable(first, with_memory_for, times_with, rates_fall, most)
@@ -455,7 +453,7 @@ def _evaluation_of(
 def _most_attainable(
     first: Evaluation,
     at: Callable[[int], Evaluation],
-    times_with: Callable[[int], list[tuple[float, float]] | None],
+    times_with: Callable[[int], Iterable[tuple[float, float] | None]],
     rates_fall: bool,
     most: int,
 ) -> Evaluation:
@@ -473,7 +471,8 @@ def _most_attainable(
     at : function of int
         The evaluation with this number, which fits.
     times_with : function of int
-        Tokens/s and seconds of every stage with this number; None if it does not fit.
+        Tokens/s and seconds of every stage with this number, or None where it does not fit; one after the other, as
+        the first that has changed says enough.
     rates_fall : bool
         Whether no stage has a higher rate in a later mode: a full pipeline then ends the search.
     most : int
@@ -485,19 +484,19 @@ def _most_attainable(
         reach = useful if rates_fall else min(most, MOST_IN_FLIGHT)
 
         def has_changed(number: int, begin: int = begin) -> bool:
-            return times_with(number) != times_with(begin)
+            return any(a != b for a, b in zip(times_with(number), times_with(begin), strict=False))
 
         last = begin
         if last < reach:
             rest = range(begin + 1, reach + 1)
             last += bisect_left(rest, True, key=has_changed) if has_changed(reach) else len(rest)
         number = max(begin, min(last, useful))
-        if number > begin and times_with(number) is not None:
+        if number > begin and None not in times_with(number):
             here = at(number)
         if here.attainable > best.attainable * (1 + 1e-12):
             best = here
         begin = last + 1
-        if last >= reach or times_with(begin) is None:
+        if last >= reach or None in times_with(begin):
             return best
         here = at(begin)
 
@@ -537,8 +536,9 @@ def _evaluate_flow(problem: Problem, flow: FlowPlan) -> FlowEvaluation:
             reports.append(stage_report(problem, stage, cost))
     if defects:
         raise InvalidPlacement(defects)
-    hops = {hop for way, _ in flow.ways for hop in pairwise(way)}
-    links = {(v, w): _link_report(problem, stages[v], stages[w]) for v, w in sorted(hops)}
+    hops = sorted({hop for way, _ in flow.ways for hop in pairwise(way)})
+    crossed = _link_reports(problem, ((stages[v], stages[w]) for v, w in hops))
+    links = dict(zip(hops, crossed, strict=True))
     ways = []
     for way, rate in flow.ways:
         times = [reports[v].seconds for v in way] + [links[hop].seconds for hop in pairwise(way)]
@@ -668,24 +668,26 @@ def stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport
     )
 
 
-def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport:
-    """Let the whole tensor cross the slowest pair of GPUs, as the write-up has it."""
-    pairs, cluster = [(i, j) for i in sender.gpus for j in receiver.gpus], problem.cluster
-    i, j = min(pairs, key=lambda pair: cluster.bandwidth_between(*pair))
-    bandwidth = cluster.bandwidth_between(i, j)
-    rate = problem.link_throughput(bandwidth)
-    # The pair that arrives last need not be the one of the least bandwidth.
-    seconds = max(
-        problem.message_seconds(cluster.bandwidth_between(*p), cluster.latency_between(*p))
-        for p in pairs
-    )
-    return LinkReport(
-        sender=i,
-        receiver=j,
-        bandwidth_gb_per_s=bandwidth,
-        throughput=rate,
-        seconds=float(seconds),
-    )
+def _link_reports(problem: Problem, hops: Iterable[tuple[Stage, Stage]]) -> Iterator[LinkReport]:
+    """Let the whole tensor cross the slowest pair of GPUs of each hop, as the write-up has it."""
+    cluster, rate_of = problem.cluster, cache(problem.link_throughput)
+    seconds_of = cache(problem.message_seconds)  # most links are alike
+    for sender, receiver in hops:
+        pairs = [(i, j) for i in sender.gpus for j in receiver.gpus]
+        i, j = min(pairs, key=lambda pair: cluster.bandwidth_between(*pair))
+        bandwidth = cluster.bandwidth_between(i, j)
+        rate = rate_of(bandwidth)
+        # The pair that arrives last need not be the one of the least bandwidth.
+        seconds = max(
+            seconds_of(cluster.bandwidth_between(*p), cluster.latency_between(*p)) for p in pairs
+        )
+        yield LinkReport(
+            sender=i,
+            receiver=j,
+            bandwidth_gb_per_s=bandwidth,
+            throughput=rate,
+            seconds=float(seconds),
+        )
 
 
 def tally(types: tuple[str, ...]) -> str:

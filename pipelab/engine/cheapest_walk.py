@@ -27,7 +27,7 @@ What the objective is does not matter to any of this: time, GPUs, money or dual 
 pipeline will do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -154,25 +154,27 @@ class Walk:
     def _timed(self) -> bool:
         return bool(self.cost.per_second or np.isfinite(self._most_seconds))
 
-    @cached_property
-    def _around(self) -> tuple[np.ndarray, np.ndarray]:
-        """Least seconds from the start to each boundary between layers, and from it to the end; shape (M+1,) each.
-
-        As if GPUs were unlimited and every hop took the least time: a lower bound.
-        """
-        stages, layers, kind = self.stages, self._layers, self._spans.kind
+    def _least_seconds(self, kinds_ending_at: Callable[[int], np.ndarray]) -> np.ndarray:
+        """Least seconds to each boundary, as if GPUs were unlimited and every hop took the least time; shape (M+1,)."""
+        stages, layers = self.stages, self._layers
         if layers > _MOST_LAYERS:
             raise TooLarge(
                 f"{stages.problem.name} has {layers:,} layers; times of traversals are searched up to {_MOST_LAYERS:,}"
             )
-        best, number, hop = (
-            stages.seconds.min(axis=0, initial=np.inf),
-            np.arange(layers),
-            self._shortest_hop,
-        )
-        there = least_seconds(layers, hop, lambda b: best[kind[number[:b], number[:b][::-1]]])
-        back = least_seconds(layers, hop, lambda b: best[kind[layers - b, number[:b][::-1]]])
-        return there, back[::-1]
+        best = stages.seconds.min(axis=0, initial=np.inf)
+        return least_seconds(layers, self._shortest_hop, lambda end: best[kinds_ending_at(end)])
+
+    @cached_property
+    def _before(self) -> np.ndarray:
+        """At least these seconds pass from the start to each boundary between layers."""
+        kind, first = self._spans.kind, np.arange(self._layers)
+        return self._least_seconds(lambda end: kind[first[:end], first[:end][::-1]])
+
+    @cached_property
+    def _after(self) -> np.ndarray:
+        """At least these seconds pass from each boundary between layers to the end."""
+        kind, first, layers = self._spans.kind, np.arange(self._layers), self._layers
+        return self._least_seconds(lambda end: kind[layers - end, first[:end][::-1]])[::-1]
 
     @property
     def times(self) -> tuple[np.ndarray, np.ndarray]:
@@ -182,7 +184,7 @@ class Walk:
     @property
     def shortest(self) -> float:
         """No traversal takes less, in seconds, whatever GPUs there are; infinite if there is none."""
-        return float(self._around[0][-1])
+        return float(self._before[-1])
 
     @cached_property
     def _shortest_hop(self) -> float:
@@ -192,11 +194,11 @@ class Walk:
         """Least seconds of all that comes before and after stages of so many layers from layer `first`."""
         if not np.isfinite(self._most_seconds):
             return np.zeros(len(layers))
-        (there, back), last = self._around, first + layers
+        last = first + layers
         with np.errstate(invalid="ignore"):
             hops = np.where(first > 0, self._shortest_hop, 0.0)
             hops = hops + np.where(last < self._layers, self._shortest_hop, 0.0)
-        return there[first] + back[last] + hops
+        return self._before[first] + self._after[last] + hops
 
     def _outside_anywhere(self, layers: np.ndarray, ends: int) -> np.ndarray:
         """Return the least seconds before and after an inner stage, over all its positions.

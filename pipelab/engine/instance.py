@@ -516,6 +516,8 @@ def without_node(gpu: GPU) -> GPU:
 
 def without_nodes(problem: Problem) -> Problem:
     """Put the GPUs of a problem in no node; links stay."""
+    if not any(gpu.host for gpu in problem.cluster.kinds):
+        return problem
     gpus = tuple(without_node(gpu) for gpu in problem.cluster.gpus)
     return replace(problem, cluster=replace(problem.cluster, gpus=gpus, index=()))
 

@@ -58,11 +58,6 @@ class Beside:
         # Two, so that a newer job need not wait until an older one notices that it is cancelled.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="pipelab-explore")
 
-    @property
-    def follows(self) -> bool:
-        """Whether there is a loop, so that `later` does anything."""
-        return running_loop() is not None
-
     def run(
         self,
         job: Callable[[threading.Event], Any],

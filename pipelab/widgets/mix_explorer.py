@@ -17,14 +17,16 @@ from pipelab.figures.deployments import deployment_parts
 from pipelab.figures.methods_against_optimum import MethodRow, baseline_parts, row_of
 from pipelab.figures.placements import placement_parts
 from pipelab.widgets import mix_sentences as words
-from pipelab.widgets.background import Beside, outcome
+from pipelab.widgets.background import Beside, outcome, running_loop
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import RELEASED, Busy, CopyCode, Explorer, Words, shared
 from pipelab.widgets.mix_answers import (
     CHOOSE_S,
+    PROVEN_STATUSES,
     MixAnswer,
     MixState,
     deployments,
+    first_answer,
     kept,
     no_worse,
     one_gpu_per_stage,
@@ -36,10 +38,7 @@ from pipelab.widgets.mix_answers import (
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_values import Mix, beginning, code_of
 
-_FIRST_S = 0.15  # for a first answer where the batch is chosen, too
-_FIRST_OF_MANY_S = 0.2  # of more GPUs than these
-_FEW_GPUS = 30
-_FIRST_WITHIN_S = 0.8  # where limits are kept, too
+_FIRST_S = 0.2  # for a first answer; what is not proven by then is proven later
 _LIMIT_S = 30.0  # for one optimum; without a proof by then, the best placement is shown
 _BUDGET_PER_TYPE_S = 5.0  # for every type of which one more is tried
 _IDLE_S = 0.6  # without a change before that begins
@@ -172,17 +171,12 @@ class MixExplorer(Explorer):
             self._show(known, None)
 
     def _first_answer(self, mix: Mix) -> Callable[[threading.Event], MixAnswer]:
-        """Return what solves a mix: in little time where the proof, and the choice among equals, can follow."""
-        limit, choose_s = _LIMIT_S, math.inf
-        if self._beside.follows:
-            choose_s = 0.0
-            if mix.limits or mix.batches:
-                many = sum(dict(mix.counts).values()) > _FEW_GPUS
-                first = _FIRST_OF_MANY_S if many else _FIRST_S
-                limit = _FIRST_WITHIN_S if mix.limits else first
-        before = self.state.answer  # a step of a slider seldom changes the best batch by much
-        first_batch = None if before is None else before.problem.workload.batch_size
-        return lambda stop: solve_mix(mix, stop, limit, choose_s, first_batch)
+        """Return what solves a mix: in little time where the rest can follow."""
+        before = self.state.answer
+        batch = None if before is None else before.problem.workload.batch_size
+        if running_loop() is None:
+            return lambda stop: solve_mix(mix, stop, _LIMIT_S, first_batch=batch)
+        return lambda stop: first_answer(mix, batch, stop, _FIRST_S)
 
     def _show(self, known: MixAnswer | None, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, PipelabError):
@@ -200,9 +194,9 @@ class MixExplorer(Explorer):
         mix, result = known.mix, known.result
         better = deployments(known, stop, _LIMIT_S)
         yield {"deployment": (first := next(better, None))}
-        early = result.status in ("feasible", "unknown") and (mix.batches or mix.limits)
-        if early or not result.details.get("fewest", True):
-            known = solve_mix(mix, stop, _LIMIT_S, CHOOSE_S)
+        if result.status not in PROVEN_STATUSES or not result.details.get("fewest", True):
+            batch = known.problem.workload.batch_size
+            known = solve_mix(mix, stop, _LIMIT_S, CHOOSE_S, batch)
             yield {"answer": known, "deployment": no_worse(first, known)}
         for best in better:
             yield {"deployment": no_worse(best, known)}

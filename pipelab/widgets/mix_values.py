@@ -143,8 +143,8 @@ def engines() -> tuple[str, ...]:
 
 
 _cases = cache(cases)
-# reading medium's files takes longer than drawing it
-_load_case = cache(load_case)
+# Read once: from key to key all but the numbers of GPUs is one and the same object, which is quick to compare.
+_load_case, _load_model, _roofline = cache(load_case), cache(load_model), cache(Roofline)
 
 
 def _case(source: str) -> Problem:
@@ -276,11 +276,11 @@ def script_of(mix: Mix) -> tuple[Script, Term]:
     load = public(Workload)(mix.context, mix.batch or _FIRST_BATCH, mix.phase, *written, **flight)
     if not mix.is_case:
         cluster, costs = _cluster(script, mix), _costs(script, mix)
-        model = script.let("model", public(load_model)(mix.source))
+        model = script.let("model", public(_load_model)(mix.source))
         load = script.let("load", load)
         problem = public(Problem)(cluster, model, load, costs, **rules, name=mix.source)
         return script, script.let("problem", problem)
-    case = Term("pl.load_case", lambda: _load_case)(mix.source, link_units="tokens")
+    case = public(_load_case)(mix.source, link_units="tokens")
     case = script.let("case", case)
     changed: dict[str, Any] = {"workload": load, **rules}
     cluster = script.let("cluster", case.cluster.with_counts(dict(mix.counts)))
@@ -330,4 +330,4 @@ def _costs(script: Script, mix: Mix) -> Term:
     if isinstance(mix.costs, CostModel):
         script.lines.append("# costs is the cost model that explore_mix was given")
         return Term("costs", lambda: mix.costs)
-    return script.let("costs", public(Roofline)(**ROOFLINE[mix.costs]))
+    return script.let("costs", public(_roofline)(**ROOFLINE[mix.costs]))

@@ -18,7 +18,7 @@ from pipelab.figures.placements import placement_parts
 from pipelab.figures.theme import plain
 from pipelab.figures.training_step import training_gantt_parts, training_memory_parts
 from pipelab.problem import Problem
-from pipelab.widgets.background import Beside
+from pipelab.widgets.background import Beside, running_loop
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import COLUMNS, Busy, CopyCode, Words, choice, menu
 from pipelab.widgets.mix_answers import PROVEN_STATUSES, keep, kept
@@ -209,7 +209,7 @@ class TrainingHalf(widgets.VBox):
         mix, values = self._controls.mix, self.values
         self.code.code = code_of_training(mix, values)
         # where nothing follows, in a script, all of the time is given to the first answer
-        limit = _FIRST_S if self._beside.follows else _LIMIT_S
+        limit = _FIRST_S if running_loop() else _LIMIT_S
         self._beside.run(lambda stop: trained(mix, values, stop, limit), self._arrived)
 
     def _arrived(self, found: "TrainingResult | None", error: BaseException | None) -> None:

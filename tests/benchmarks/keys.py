@@ -74,9 +74,11 @@ _SIX = _in_turn("T4", "A40", "L20", "V100", "A10", "RTX4090")
 _MEDIUM = _walk(_SIX, ("batch (sequences)", _LEFT))
 _LLAMA = _walk(_FIVE, ("batch (sequences)", _RIGHT))
 _LLAMA_CELL = f"pl.explore_mix('Llama-3-70B', {_FIVE_TYPES}, batch=16)"
+_DEFAULT = _walk(_in_turn("T4", "A100-SXM-40", "L4"), ("context (tokens)", _LEFT))
 _CHOSEN_CELL = f"pl.explore_mix('Llama-3-70B', {_FIVE_TYPES}, phase='decode')"
 
 SERIES = {
+    "mix, default, batch chosen": Series("pl.explore_mix()", 150, _DEFAULT, chart=1),
     "mix, medium, 65 GPUs": Series(
         "pl.explore_mix('medium', gpus_per_stage=2)", 400, _MEDIUM, chart=1
     ),

@@ -20,6 +20,7 @@ from pipelab.widgets.background import SIGN_AFTER_S, Beside, at_rest
 from pipelab.widgets.mix_answers import (
     MixState,
     deployments,
+    first_answer,
     kept,
     one_gpu_per_stage,
     one_more,
@@ -144,6 +145,21 @@ def test_the_batch_is_chosen_where_none_is_given():
     assert found.result.throughput == pytest.approx(each[best], rel=1e-9)
     assert f"with a batch of {best} and {found.result.in_flight} in flight" in headline(found)[0]
     assert beginning("tiny").batch == 16
+
+
+@pytest.mark.parametrize("tpot_ms", [None, 60])
+@pytest.mark.parametrize("batch", [2, 64])
+@pytest.mark.parametrize("counts", [{"T4": 1}, {"L4": 1}, {"A100-SXM-40": 1, "L4": 1}], ids=str)
+def test_a_first_answer_is_that_of_one_batch_and_claims_nothing_of_others(counts, batch, tpot_ms):
+    """Only where that one fits nowhere are all tried."""
+    mix = beginning("Llama-3-8B", counts, phase="decode", tpot_ms=tpot_ms)
+    first, best = first_answer(mix, batch, GO_ON, 30).result, solve_mix(mix).result
+    alone = solve_mix(replace(mix, batch=batch)).result
+    if alone.placement is None:
+        assert (first.status, first.throughput) == (best.status, best.throughput)
+    else:
+        assert (first.status, first.bound, first.throughput) == ("feasible", None, alone.throughput)
+    assert first.batches == BATCHES
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, LAST_BITS
 from pipelab.errors import TooLarge
-from pipelab.evaluation import evaluate
+from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
 from pipelab.problem import Problem
 
@@ -87,7 +87,7 @@ def solve_for_attainable(
         return replace(result, status="feasible")
     if (result.bound or math.inf) <= to_beat:
         return replace(result, status="feasible")
-    return _searched(result, deadline, options, stop, report, to_beat)
+    return _searched(result, evaluation, deadline, options, stop, report, to_beat)
 
 
 def _is_beaten(problem: Problem, deadline: Deadline, to_beat: float) -> bool:
@@ -100,6 +100,7 @@ def _is_beaten(problem: Problem, deadline: Deadline, to_beat: float) -> bool:
 
 def _searched(
     result: Result,
+    evaluation: Evaluation,
     whole: Deadline,
     options: Mapping[str, Any],
     stop: Event | None,
@@ -123,7 +124,8 @@ def _searched(
         pairs = InFlightSearch(
             problem=problem, deadline=deadline, budget=budget, on_best=moment, to_beat=to_beat
         )
-        pairs.keep(given(result.placement))
+        pairs.best, pairs.evaluation = result.placement, evaluation
+        moment()
         if bound is not None:
             pairs.knows(bound)
         most, stopped = pairs.greatest(options.get("gap", 0.0))
