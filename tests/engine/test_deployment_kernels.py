@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from small_problems import every_pair, late, small
+from small_problems import every_pair, every_placement, late, small
 
 import oracle
+import pipelab as pl
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import pricing
 from pipelab.engine.deployments.listing import Listing, _Labels, _undominated
@@ -91,20 +92,34 @@ def test_no_pipeline_yields_more_for_its_price_than_pricing_says(seed, monkeypat
             assert rate - paid <= (high - least)[ranges].max() + 1e-9 * (rate + paid)
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_a_list_with_few_labels_misses_no_pipeline_that_it_covers(seed, monkeypatch):
+def of_equal_stages():
+    """Make a problem in which the work of layers is all that costs: pipelines of equal stages yield what it says."""
+    cluster = pl.Cluster.from_counts({"A": 4}, 8.0, 1e9)
+    model, costs = pl.Model("equal", 4, 8, 8, 1.0), pl.LayerTimes({"A": 1.0})
+    return pl.Problem(cluster, model, pl.Workload(1, 1), costs, max_gpus_per_stage=1)
+
+
+@pytest.mark.parametrize("dear", [1, 2, 3])  # times what layers yield
+@pytest.mark.parametrize("seed", [None, *range(24)])
+def test_a_list_with_few_labels_misses_no_pipeline_that_it_covers(seed, dear, monkeypatch):
     """With few steps of rates; nor one that is slower than another with the same GPUs or fewer."""
-    monkeypatch.setattr(pricing, "_RATE_STEPS", 3 + seed)
-    problem = late(small(seed, link_units="tokens"), seed).with_in_flight(2)
+    monkeypatch.setattr(pricing, "_RATE_STEPS", 3 + (seed or 0))
+    if seed is None:
+        problem = of_equal_stages().with_in_flight(8)
+        placements = every_placement(problem)
+        every = [(pl.evaluate(problem, p).attainable, p.gpus) for p in placements]
+    else:
+        problem = late(small(seed, link_units="tokens"), seed).with_in_flight(2)
+        every = [(rate, used) for rate, _, used, _ in every_pair(problem)]
     offer, classes = only_offer(problem)
-    price = np.random.default_rng(seed).uniform(0.1, 1, len(classes))
-    price /= offer.most_work(price)
+    price = np.random.default_rng(seed or 0).uniform(0.1, 1, len(classes))
+    price *= dear / offer.most_work(price)
     kappas = np.unique(offer.least(price).per_second)
     for most in (1, 2, 3, 10):
-        slack = 0.1 * most * price.sum()
+        slack = 0.3 * most * price.sum()
         listing = Listing(offer, price, slack, NEVER, most, kappas)
         listed = [(pipeline.rate, np.array(pipeline.gpus)) for pipeline in listing.pipelines()]
-        for rate, _, used, _ in every_pair(problem):
+        for rate, used in every:
             mix = np.bincount(classes.of[list(used)], minlength=len(classes))
             if price @ mix - rate < listing.covered - 1e-9:
                 assert any(r >= rate * (1 - 1e-9) and (n <= mix).all() for r, n in listed)

@@ -131,9 +131,11 @@ class Listing:
         self.rate, self.took = self.table.rate[self.rows], self.table.seconds[self.rows]
         paths, asked = offer.paths[1], np.arange(len(offer.asked[0]))
         to_go = paths.paid(prices, 0.0, asked, deadline)
-        # by boundary: what the work of the layers before costs at least, by the rate
-        self.work = np.linspace(0, 1 / offer.most_work(prices), len(to_go))
-        to_go = np.maximum(to_go, self.work[:, None] * offer.asked[1])
+        # by boundary: what the work of the layers before costs at least, by the rate, and what is left of the rate at
+        # most; of layers that cost more than they yield a rate of 0 leaves most
+        work = np.linspace(0, 1 / offer.most_work(prices), len(to_go))
+        self.gain = np.maximum(1 - work, 0)
+        to_go = np.maximum(to_go, work[:, None] * offer.asked[1])
         # by boundary and rate reached: how much more than their rate the layers before cost at least
         self.short = np.minimum.accumulate(to_go - offer.asked[1], axis=1)
         # the least with a price κ of a second, less κ times the time that there is
@@ -216,7 +218,7 @@ class Listing:
             for kappa, short in self.with_time:
                 timed = labels.price + kappa * labels.seconds + short[at, labels.reached]
                 cost = np.maximum(cost, timed)
-            cost = np.maximum(cost, labels.price - labels.rate * (1 - self.work[at]))
+            cost = np.maximum(cost, labels.price - labels.rate * self.gain[at])
             order = np.argpartition(cost, self.most)
             self.covered = min(self.covered, float(cost[order[self.most]]))
             labels = labels.part(order[: self.most])
@@ -275,7 +277,7 @@ class Listing:
                 most = np.minimum(slowest, most_tokens / (so_far + self.soonest[begin]))
                 k = self._reached(most)
                 keep &= price + self.short[begin, k] <= self.slack
-                keep &= price - most * (1 - self.work[begin]) <= self.slack
+                keep &= price - most * self.gain[begin] <= self.slack
                 for kappa, short in self.with_time:
                     keep &= price + kappa * so_far + short[begin, k] <= self.slack
             elif offer.timing is None:
