@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from datetime import timedelta
 
+import joblib
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -29,6 +30,11 @@ EVERY_RUN = settings(
 )
 settings.register_profile("every run", EVERY_RUN)
 settings.register_profile("night", EVERY_RUN, max_examples=1000, derandomize=False, print_blob=True)
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Take one worker more than there are cores: many tests wait, for processes, pauses or a browser."""
+    return 1 + joblib.cpu_count()
 
 
 def _at_night(config):
