@@ -157,7 +157,7 @@ def synchronous_share(costs: Predictor) -> tuple[int, float]:
     return len(shares), float(np.median(shares))
 
 
-_errors_of = lru_cache(maxsize=64)(PipelineRun.errors)  # a simulation of a second each
+_errors_of = lru_cache(maxsize=64)(PipelineRun.errors)  # each simulates a whole pipeline
 
 
 def pipeline_rows(costs: Predictor, path: Path) -> "DataFrame":

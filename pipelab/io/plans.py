@@ -319,13 +319,13 @@ def _read(path: Path) -> dict[str, Any]:
     stages = names.get("stages")
     if not isinstance(stages, list) or not stages:
         expected = 'expected an object with "stages", a list of at least one stage'
-        kinds = {"pipelines": "deployment", "points": "trade-off"}
-        for name in kinds.keys() & names:
-            expected = (
-                f"expected a plan of one pipeline, and this is a {kinds[name]}; load one of its "
-                f"{'replicas' if name == 'pipelines' else name} from a file of its own, or in Python "
-                "give what found it to pl.settings or pl.serve: docs/using.md"
-            )
+        remedies = {
+            "points": "trade-off; load one of its points from a file of its own",
+            "pipelines": "deployment; load one of its replicas from a file of its own, or in Python "
+            "give what pl.deploy returns to pl.settings or pl.serve: docs/using.md",
+        }
+        for name in remedies.keys() & names:
+            expected = f"expected a plan of one pipeline, and this is a {remedies[name]}"
         raise InvalidData(f"{path}: {expected}")
     said = document.setdefault("conditions", {})
     if not isinstance(said, dict):

@@ -332,7 +332,10 @@ def test_equal_to_every_deployment(seed):
 
 
 @pytest.mark.quick(5)
-@pytest.mark.parametrize("seed", range(2000, 2080))
+# 2009, 2023: the best that is known when a list ends is not the best of all.
+@pytest.mark.parametrize(
+    "seed", [2009, 2023, *(n for n in range(2000, 2080) if n not in (2009, 2023))]
+)
 def test_where_lists_end_early_every_bound_holds(seed, monkeypatch):
     """With one label at each boundary, or two."""
     for name in ("_FIRST_LABELS", "MOST_LABELS"):
