@@ -119,7 +119,7 @@ class Generation(ClosingSearch):
                 c for c in self.columns if c.exists or not c.offer.timing or c.offer in self.offers
             ]
             master = solve_relaxation(self.goal, columns)
-            if master is not None and (self.rounds % 5 == 0 or self.best is None):
+            if master is not None:
                 self.round_relaxation()
             self.report_progress()
             if self.finished:

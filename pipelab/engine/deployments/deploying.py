@@ -62,7 +62,7 @@ from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, 
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import method_of
 from pipelab.engine.stage_table import FreeGPUs
-from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.hardware.engine_rules import rules_of
@@ -352,6 +352,7 @@ class _Deploying:
     single: bool
     alone: dict[Problem, Placement] = field(default_factory=dict)  # the best single pipelines
     alone_bound: float = math.inf  # no pipeline attains more
+    most_rate: dict[Problem, float] = field(default_factory=dict)  # nor one of a workload more than this
 
     def run(self) -> Deployment:
         """Find the best deployment, with identical nodes taken together if that is enough.
@@ -377,7 +378,11 @@ class _Deploying:
             return merged
         try:
             offers = first_offers(
-                self.problems, self.deadline, keep_nodes_apart=True, limits=self.limits
+                self.problems,
+                self.deadline,
+                keep_nodes_apart=True,
+                limits=self.limits,
+                most_rate=self.most_rate,
             )
             able = self._keep_able(offers)
             separate = self._best(able)[0] if able else self.none(self._why_none(offers))
@@ -393,7 +398,9 @@ class _Deploying:
 
     def _make_offers(self, keep_nodes_apart: bool) -> list[Offer]:
         """Make the offers to begin with; with nodes apart only if they are not too many."""
-        make = partial(first_offers, self.problems, limits=self.limits)
+        make = partial(
+            first_offers, self.problems, limits=self.limits, most_rate=self.most_rate
+        )
         try:
             return made_in_time(partial(make, keep_nodes_apart=keep_nodes_apart), self.deadline)
         except TooLarge:
@@ -545,6 +552,7 @@ class _Deploying:
         results = solved_in_turn(len(self.problems), following, best, whole)
         left_out = len(results) < len(self.problems)
         self.alone = {r.problem: r.placement for r in results if r.placement is not None}
+        self.most_rate = {r.problem: r.bound * (1 + ATTAINED) for r in results if r.bound}
         together = best_answer(results, left_out)
         self.alone_bound = together.bound or math.inf
         if together.status == "infeasible":
