@@ -79,6 +79,7 @@ _FIRST_HALVING_ROUND = 3  # the prices of earlier rounds say little
 class Generation(ClosingSearch):
     """A column generation for one goal: rounds of master program and pricing, and what closes the gap."""
 
+    halving: bool = False  # whether numbers in flight that decide are halved
     _loose: set[Offer] = field(default_factory=set)
     _ratios: dict[Offer, tuple[np.ndarray, float]] = field(default_factory=dict)
 
@@ -127,8 +128,10 @@ class Generation(ClosingSearch):
             if self._has_converged(master) or not (new or smoothed):
                 self.solve_whole_for(ROUNDING_SECONDS)
                 wide = [o for o in self.offers if o.numbers == ALL_NUMBERS and o in self._loose]
-                self.settled = bool(wide) and self._settle_by_full_pipelines()
-                if not wide or self.open <= _SHARE_LEFT_TO_LISTING or self.settled:
+                if not wide or not self.halving or self.open <= _SHARE_LEFT_TO_LISTING:
+                    break
+                self.settled = self._settle_by_full_pipelines()
+                if self.settled:
                     break
                 for offer in wide:
                     self._halve(offer)
@@ -212,7 +215,7 @@ class Generation(ClosingSearch):
             # of equals that of fewest in flight: once a pipeline is full, ranges without end would be halved
             offer = max(offers, key=lambda o: (most_ratio(o), -o.numbers.first))
             if offer in ratio:
-                near = self.rounds >= _FIRST_HALVING_ROUND and not self.finished
+                near = self.halving and self.rounds >= _FIRST_HALVING_ROUND and not self.finished
                 if offer.numbers.single or offer.numbers == ALL_NUMBERS or not near:
                     return ratio[offer]
                 for half in self._halve(offer):

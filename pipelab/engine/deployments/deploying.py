@@ -24,7 +24,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Annotated, Any
 
 import numpy as np
@@ -460,7 +459,9 @@ class _Deploying:
         """Generate columns and close the gap; return what ended the search before that."""
         try:
             self._begin_with_simple(generation)
+            generation.generate()
             self._add_parts(generation)
+            generation.halving = True
             generation.generate()
             generation.close_gap()
         except Ended as end:
@@ -512,27 +513,33 @@ class _Deploying:
                 generation.add_column(column._replace(rate=column.offer.attained(column.stages)))
 
     def _add_parts(self, generation: Generation) -> None:
-        """Add the best pipelines on a half, a third and a quarter of the GPUs, and on what these and the best leave."""
-        alone = self._best_alone()
-        loads = [replace(p.workload, in_flight=self.problem.workload.in_flight) for p in alone]
-        offer = next((o for o in generation.offers if o.problem.workload in loads), None)
-        if offer is None or generation.finished or generation.open <= _SMALL_OPEN_SHARE:
+        """Add the best pipelines on what those of the relaxation leave, and on what these leave; on halves, thirds, …"""
+        if self.limits is not None or not generation.pipelines:
             return
-        problem, classes = offer.problem, offer.table.classes.members
+        counts, seen = generation.goal.counts, set[tuple[int, ...]]()
+        best = max(generation.pipelines, key=lambda column: column.rate).offer
+        shares = range(2, 1 + min(_LEAST_PART, generation.most_pipelines))
+        left, parts = list[tuple[np.ndarray, Offer]](), [(counts // n, best) for n in shares]
         until = self.deadline.within(min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left))
-        parts = [sorted({*range(len(problem.cluster))} - {*alone[0].placement.gpus})]
-        for number in range(2, 1 + min(_LEAST_PART, generation.most_pipelines)):
-            parts.append(sorted(g for ids in classes for g in ids[: len(ids) // number]))
         before = seconds_to_choose.set(0.0)
-        for gpus in islice(parts, _MOST_PARTS):
-            if gpus and until.reason is None:
-                part = replace(problem, cluster=problem.cluster.only(gpus))
-                ends = {"time_limit": until.left, "stop": apart(until.stop)}
-                found = solve_for_attainable(part, "auto", method_of("auto", {}), ends).placement
-                if found is not None:
-                    placement = _renumbered(found, gpus)
-                    generation.add_column(_column(offer, placement, offer.attained))
-                    parts.append(sorted({*gpus} - {*placement.gpus}))
+        while generation.open > max(_SMALL_OPEN_SHARE, self.gap) and until.reason is None:
+            beside = [(counts - c.gpus, c.offer) for c in generation.round_relaxation()]
+            untried = [p for p in [*left[::-1], *beside, *parts] if tuple(p[0].tolist()) not in seen]
+            if not untried or len(seen) == _MOST_PARTS:
+                break
+            number, offer = untried[0]
+            seen.add(tuple(number.tolist()))
+            members = offer.table.classes.members
+            gpus = sorted(g for ids, n in zip(members, number, strict=True) for g in ids[:n])
+            if not gpus:
+                continue
+            part = replace(offer.problem, cluster=offer.problem.cluster.only(gpus))
+            ends = {"time_limit": until.left, "stop": apart(until.stop), "gap": _SMALL_OPEN_SHARE}
+            found = solve_for_attainable(part, "auto", method_of("auto", {}), ends).placement
+            if found is not None:
+                column = _column(offer, _renumbered(found, gpus), offer.attained)
+                generation.add_column(column)
+                left.append((number - column.gpus, offer))
         seconds_to_choose.reset(before)
         generation.solve_whole_for(ROUNDING_SECONDS)
 
