@@ -460,9 +460,13 @@ class _Deploying:
         try:
             self._begin_with_simple(generation)
             generation.generate()
-            self._add_parts(generation)
+            mixes = list[PipelineColumn]()
+            if are_few_mixes(generation.goal.counts.tolist()) and not generation.finished:
+                mixes = generation.bound_by_mixes()
+            self._add_parts(generation, mixes)
             generation.halving = True
-            generation.generate()
+            if not generation.bounds_by_mixes:
+                generation.generate()
             generation.close_gap()
         except Ended as end:
             generation.round_relaxation()
@@ -512,7 +516,7 @@ class _Deploying:
                     self.deadline.check()
                 generation.add_column(column._replace(rate=column.offer.attained(column.stages)))
 
-    def _add_parts(self, generation: Generation) -> None:
+    def _add_parts(self, generation: Generation, mixes: Sequence[PipelineColumn]) -> None:
         """Add the best pipelines on what those of the relaxation leave, and on what these leave; on halves, thirds, …"""
         if self.limits is not None or not generation.pipelines:
             return
@@ -520,11 +524,12 @@ class _Deploying:
         best = max(generation.pipelines, key=lambda column: column.rate).offer
         shares = range(2, 1 + min(_LEAST_PART, generation.most_pipelines))
         left, parts = list[tuple[np.ndarray, Offer]](), [(counts // n, best) for n in shares]
+        first = [(np.array(c.gpus), c.offer) for c in mixes]
         until = self.deadline.within(min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left))
         before = seconds_to_choose.set(0.0)
         while generation.open > max(_SMALL_OPEN_SHARE, self.gap) and until.reason is None:
             beside = [(counts - c.gpus, c.offer) for c in generation.round_relaxation()]
-            untried = [p for p in [*left[::-1], *beside, *parts] if tuple(p[0].tolist()) not in seen]
+            untried = [p for p in [*first, *left[::-1], *beside, *parts] if tuple(p[0].tolist()) not in seen]
             if not untried or len(seen) == _MOST_PARTS:
                 break
             number, offer = untried[0]
@@ -540,6 +545,7 @@ class _Deploying:
                 column = _column(offer, _renumbered(found, gpus), offer.attained)
                 generation.add_column(column)
                 left.append((number - column.gpus, offer))
+                generation.report_progress()
         seconds_to_choose.reset(before)
         generation.solve_whole_for(ROUNDING_SECONDS)
 
