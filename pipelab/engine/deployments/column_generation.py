@@ -111,6 +111,7 @@ class Generation(ClosingSearch):
         Ended
         """
         rates, chosen, stuck = dict[Offer, np.ndarray](), list[PipelineColumn](), 0
+        offers = self.offers
         while stuck < _MIX_ROUNDS_STUCK and not self.finished:
             columns = [c for pool in self.goal.pools for c in self._mixes(pool, rates)]
             master = solve_relaxation(self.goal, columns)
@@ -118,7 +119,10 @@ class Generation(ClosingSearch):
                 break
             before = given(self.bound)
             enough = _MIX_ROUND_SHARE * abs(before)
-            cost, ratio = self._positive_prices(master.capacity), dict.fromkeys(self.goal.pools, 0.0)
+            cost, ratio = (
+                self._positive_prices(master.capacity),
+                dict.fromkeys(self.goal.pools, 0.0),
+            )
             for column in columns:
                 rate = column.rate / float(cost @ column.gpus)
                 ratio[column.offer.pool] = max(ratio[column.offer.pool], rate)
@@ -138,6 +142,8 @@ class Generation(ClosingSearch):
             for offer in deciding:
                 self._halve(offer)
             self.report_progress()
+        if not self.bounds_by_mixes:
+            self.offers = offers
         return chosen
 
     @property
@@ -154,7 +160,9 @@ class Generation(ClosingSearch):
             if offer not in rates:
                 rates[offer] = most_rates(offer)
         of_each = np.array([rates[offer] for offer in offers])
-        price = np.tensordot(given(self.prices).per_gpu(pool), np.indices(self.goal.counts + 1), 1)
+        price = np.tensordot(
+            given(self.prices).per_gpu(pool), np.indices((self.goal.counts + 1).tolist()), 1
+        )
         most, deciding = np.minimum(of_each.max(axis=0), price), of_each.argmax(axis=0)
         return [
             PipelineColumn(rate=float(most[mix]), gpus=mix, offer=offers[deciding[mix]], stages=())

@@ -39,11 +39,10 @@ from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
 from pipelab.engine.deployments.closing import are_few_mixes
 from pipelab.engine.deployments.column_generation import Generation
-from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS
 from pipelab.engine.deployments.master_program import DeploymentGoal, PipelineColumn
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
-from pipelab.engine.deployments.paths import StageOf
+from pipelab.engine.deployments.parts import PartsSearch, column_of, renumbered
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import pipeline_of
@@ -56,7 +55,6 @@ from pipelab.engine.methods.first_placements import simple_placements
 from pipelab.engine.methods.least_regret import speed_bands
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
-from pipelab.engine.rate_search import seconds_to_choose
 from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import method_of
@@ -73,9 +71,8 @@ _RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a
 _SIMPLE_COLUMNS = 24  # of each pool
 _MORE_RATE_FACTOR = 1.1  # which a larger batch has to bring
 _ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads; and for those of parts of the GPUs
-_SMALL_OPEN_SHARE = 0.02  # no parts are looked at
-_LEAST_PART = 4  # a quarter of the GPUs
-_MOST_PARTS = 8  # of which the best pipelines are found
+_SMALL_OPEN_SHARE = 0.02  # mixes need no bound
+_MOST_PARTS, _PARTS_BEFORE_MIXES = 8, 2  # of which the best pipelines are found
 _ALONE_TIME_SHARE = 0.4  # at most, of the time limit
 _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
 _REQUEST_BATCHES = tuple(2**i for i in range(9))  # batch sizes where requests are served
@@ -301,7 +298,7 @@ def _deploy_each_host(
         if part.status != "infeasible":
             bound += len(identical) * (math.inf if part.bound is None else part.bound)
         for p in part.pipelines:
-            placed = (_renumbered(r, ids) for ids in identical for r in p.replicas)
+            placed = (renumbered(r, ids) for ids in identical for r in p.replicas)
             pipelines.append(replace(p, replicas=tuple(placed)))
         deadline.tell(on_progress, incumbent=sum_of(pipelines), nodes=i + 1)
     value = sum_of(pipelines) if pipelines else None
@@ -329,12 +326,6 @@ def _deploy_each_host(
     )
 
 
-def _renumbered(placement: Placement, ids: Sequence[int]) -> Placement:
-    """Move a placement on GPUs 0, 1, … to the GPUs with these ids."""
-    stages = placement.stages
-    return Placement.of((len(s.layers), tuple(ids[g] for g in s.gpus)) for s in stages)
-
-
 @dataclass
 class _Deploying:
     """One call of `deploy`: what was asked, and how it is answered."""
@@ -351,7 +342,9 @@ class _Deploying:
     single: bool
     alone: dict[Problem, Placement] = field(default_factory=dict)  # the best single pipelines
     alone_bound: float = math.inf  # no pipeline attains more
-    most_rate: dict[Problem, float] = field(default_factory=dict)  # nor one of a workload more than this
+    most_rate: dict[Problem, float] = field(
+        default_factory=dict
+    )  # nor one of a workload more than this
 
     def run(self) -> Deployment:
         """Find the best deployment, with identical nodes taken together if that is enough.
@@ -397,9 +390,7 @@ class _Deploying:
 
     def _make_offers(self, keep_nodes_apart: bool) -> list[Offer]:
         """Make the offers to begin with; with nodes apart only if they are not too many."""
-        make = partial(
-            first_offers, self.problems, limits=self.limits, most_rate=self.most_rate
-        )
+        make = partial(first_offers, self.problems, limits=self.limits, most_rate=self.most_rate)
         try:
             return made_in_time(partial(make, keep_nodes_apart=keep_nodes_apart), self.deadline)
         except TooLarge:
@@ -460,10 +451,12 @@ class _Deploying:
         try:
             self._begin_with_simple(generation)
             generation.generate()
-            mixes = list[PipelineColumn]()
-            if are_few_mixes(generation.goal.counts.tolist()) and not generation.finished:
-                mixes = generation.bound_by_mixes()
-            self._add_parts(generation, mixes)
+            parts = PartsSearch(generation=generation, seconds=self._seconds_alone)
+            few = are_few_mixes(generation.goal.counts.tolist())
+            if few and generation.open > max(_SMALL_OPEN_SHARE, self.gap):
+                parts.add_pipelines(_PARTS_BEFORE_MIXES)
+                parts.mixes = generation.bound_by_mixes()
+            parts.add_pipelines(_MOST_PARTS)
             generation.halving = True
             if not generation.bounds_by_mixes:
                 generation.generate()
@@ -499,8 +492,8 @@ class _Deploying:
         simple = list[PipelineColumn]()
         for problem, offer in {offer.problem: offer for offer in generation.offers}.items():
             if problem in self.alone:
-                generation.add_column(_column(offer, self.alone[problem], offer.attained))
-            simple += [_column(offer, p, offer.promised) for p in simple_placements(problem)]
+                generation.add_column(column_of(offer, self.alone[problem], offer.attained))
+            simple += [column_of(offer, p, offer.promised) for p in simple_placements(problem)]
         fastest = dict[tuple[str, tuple[int, ...]], PipelineColumn]()
         for column in simple:  # smaller batches come first, and leave memory for more of them
             known = fastest.get((column.offer.pool, column.gpus))
@@ -516,45 +509,16 @@ class _Deploying:
                     self.deadline.check()
                 generation.add_column(column._replace(rate=column.offer.attained(column.stages)))
 
-    def _add_parts(self, generation: Generation, mixes: Sequence[PipelineColumn]) -> None:
-        """Add the best pipelines on what those of the relaxation leave, and on what these leave; on halves, thirds, …"""
-        if self.limits is not None or not generation.pipelines:
-            return
-        counts, seen = generation.goal.counts, set[tuple[int, ...]]()
-        best = max(generation.pipelines, key=lambda column: column.rate).offer
-        shares = range(2, 1 + min(_LEAST_PART, generation.most_pipelines))
-        left, parts = list[tuple[np.ndarray, Offer]](), [(counts // n, best) for n in shares]
-        first = [(np.array(c.gpus), c.offer) for c in mixes]
-        until = self.deadline.within(min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left))
-        before = seconds_to_choose.set(0.0)
-        while generation.open > max(_SMALL_OPEN_SHARE, self.gap) and until.reason is None:
-            beside = [(counts - c.gpus, c.offer) for c in generation.round_relaxation()]
-            untried = [p for p in [*first, *left[::-1], *beside, *parts] if tuple(p[0].tolist()) not in seen]
-            if not untried or len(seen) == _MOST_PARTS:
-                break
-            number, offer = untried[0]
-            seen.add(tuple(number.tolist()))
-            members = offer.table.classes.members
-            gpus = sorted(g for ids, n in zip(members, number, strict=True) for g in ids[:n])
-            if not gpus:
-                continue
-            part = replace(offer.problem, cluster=offer.problem.cluster.only(gpus))
-            ends = {"time_limit": until.left, "stop": apart(until.stop), "gap": _SMALL_OPEN_SHARE}
-            found = solve_for_attainable(part, "auto", method_of("auto", {}), ends).placement
-            if found is not None:
-                column = _column(offer, _renumbered(found, gpus), offer.attained)
-                generation.add_column(column)
-                left.append((number - column.gpus, offer))
-                generation.report_progress()
-        seconds_to_choose.reset(before)
-        generation.solve_whole_for(ROUNDING_SECONDS)
+    @property
+    def _seconds_alone(self) -> float:
+        """The most seconds for single pipelines: of all workloads, and of parts of the GPUs."""
+        return min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left)
 
     def _find_best_alone(self) -> None:
         """Find the best single pipeline of each workload, as far as it is the best of all and there is time."""
         if self.limits is not None:  # the best pipeline need not keep them
             return
-        seconds = min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left)
-        whole = self.deadline.within(seconds)
+        whole = self.deadline.within(self._seconds_alone)
 
         def best(problem: Problem, options: Mapping[str, Any], to_beat: float) -> Result:
             return solve_for_attainable(problem, "auto", method_of("auto", {}), options, to_beat)
@@ -724,15 +688,6 @@ def _is_held_by_link(evaluation: Evaluation) -> bool:
     """Return whether a link alone is the bottleneck, and enough is in flight to fill it."""
     full = evaluation.attainable >= evaluation.rate * (1 - SOLVER)
     return full and all(name.startswith("link") for name in evaluation.bottlenecks)
-
-
-def _column(
-    offer: Offer, placement: Placement, rate: Callable[[tuple[StageOf, ...]], float]
-) -> PipelineColumn:
-    """Make a column of a placement: its layers and GPUs by class, and its rate."""
-    stages = tuple(offer.table.classes.stages_of(placement))
-    gpus = np.sum([stage_gpus for _, stage_gpus in stages], axis=0)
-    return PipelineColumn(rate=rate(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages)
 
 
 # What is said beside the pipelines

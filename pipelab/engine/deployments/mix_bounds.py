@@ -4,8 +4,8 @@ Let the stages of a pipeline reach the rate t. A GPU of class a then has at most
 stage, each in at least s_a(t) seconds with the hop that follows. So a traversal of M layers takes no less than where
 the GPUs with the least s_a are full, and the last of them has the rest (a fractional knapsack). Groups of
 classes which neither a stage nor a shortest hop joins are joined by hops that take longer, one fewer than there are
-groups, and the pipeline is no faster than the fastest link between groups. With n·w tokens in flight no pipeline on a mix
-yields more than
+groups, and the pipeline is no faster than the fastest link between groups. With n·w tokens in flight no pipeline on a
+mix yields more than
 
     max over t of min(t, n·w / least seconds at t)
 

@@ -351,7 +351,7 @@ class Offer:
         else:
             at = np.flatnonzero(near)
             kappas = near[at]
-            steps = [_KAPPA_STEP ** 0.5**i for i in range(1, 1 + _KAPPA_HALVINGS)]
+            steps = [_KAPPA_STEP**0.5**i for i in range(1, 1 + _KAPPA_HALVINGS)]
         if not len(at):
             return LeastPrices(best, chosen)
         value = priced(kappas, at)

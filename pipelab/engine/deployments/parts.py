@@ -1,0 +1,114 @@
+"""Pipelines of a deployment found one at a time: the best single pipeline on a part of the GPUs, and on what it leaves.
+
+Which parts: mixes that a bound names (`mix_bounds`), what the last one left, the GPUs of a chosen pipeline with all that
+are free, what pipelines near to the price of their GPUs leave, and a half, a third and a quarter of all.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pipelab.engine.deadline import apart
+from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS, DeploymentSearch
+from pipelab.engine.deployments.master_program import PipelineColumn
+from pipelab.engine.deployments.paths import StageOf
+from pipelab.engine.deployments.pricing import Offer
+from pipelab.engine.methods.attainable_rate import solve_for_attainable
+from pipelab.engine.rate_search import seconds_to_choose
+from pipelab.engine.solving import method_of
+from pipelab.fields import given
+from pipelab.placement import Placement
+
+_SMALL_OPEN_SHARE = 0.02  # no parts are looked at, and pipelines on them need not be better
+_LEAST_PART = 4  # a quarter of the GPUs
+_Part = tuple[np.ndarray, Offer]  # GPUs of each class, and the workload
+
+
+@dataclass
+class PartsSearch:
+    """A search of a deployment's pipelines on parts of the GPUs.
+
+    Attributes
+    ----------
+    generation : DeploymentSearch
+        Keeps the pipelines that are found, and the best deployment.
+    seconds : float
+        For every call of `add_pipelines`.
+    mixes : list of PipelineColumn
+        Parts that come first.
+    """
+
+    generation: DeploymentSearch
+    seconds: float
+    mixes: Sequence[PipelineColumn] = ()
+    _left: list[_Part] = field(default_factory=list)
+    _seen: set[tuple[int, ...]] = field(default_factory=set)
+
+    def add_pipelines(self, most: int) -> None:
+        """Add the best pipelines on up to so many parts, until little is open; where requests have limits, none.
+
+        Raises
+        ------
+        Ended
+            The deadline was first.
+        """
+        generation, first = self.generation, len(self._seen)
+        if not generation.pipelines or generation.pipelines[0].offer.timing is not None:
+            return
+        until = generation.deadline.within(self.seconds)
+        before = seconds_to_choose.set(0.0)
+        while until.reason is None and len(self._seen) < first + most:
+            generation.round_relaxation()
+            generation.report_progress()
+            untried = (part for part in self._parts() if tuple(part[0].tolist()) not in self._seen)
+            part = next(untried, None)
+            if part is None or generation.open <= max(_SMALL_OPEN_SHARE, generation.gap):
+                break
+            number, offer = part
+            self._seen.add(tuple(number.tolist()))
+            members = offer.table.classes.members
+            gpus = sorted(g for ids, n in zip(members, number, strict=True) for g in ids[:n])
+            if not gpus:
+                continue
+            problem = replace(offer.problem, cluster=offer.problem.cluster.only(gpus))
+            ends: dict[str, Any] = {
+                "time_limit": until.left,
+                "stop": apart(until.stop),
+                "gap": _SMALL_OPEN_SHARE,
+            }
+            found = solve_for_attainable(problem, "auto", method_of("auto", {}), ends).placement
+            if found is not None:
+                column = column_of(offer, renumbered(found, gpus), offer.attained)
+                generation.add_column(column)
+                self._left.append((number - column.gpus, offer))
+        seconds_to_choose.reset(before)
+        generation.solve_whole_for(ROUNDING_SECONDS)
+
+    def _parts(self) -> Iterator[_Part]:
+        generation = self.generation
+        counts, chosen = generation.goal.counts, generation.best or []
+        near = sorted(generation.pipelines, key=given(generation.prices).profit, reverse=True)
+        fastest = max(near, key=lambda column: column.rate).offer
+        free = counts - np.sum([c.gpus for c in chosen], axis=0, dtype=int)
+        yield from ((np.array(column.gpus), column.offer) for column in self.mixes)
+        yield from self._left[::-1]
+        yield from ((free + column.gpus, column.offer) for column in chosen if self._left)
+        yield from ((counts - column.gpus, column.offer) for column in near)
+        yield from ((counts // n, fastest) for n in range(2, 1 + _LEAST_PART))
+
+
+def column_of(
+    offer: Offer, placement: Placement, rate: Callable[[tuple[StageOf, ...]], float]
+) -> PipelineColumn:
+    """Make a column of a placement: its layers and GPUs by class, and its rate."""
+    stages = tuple(offer.table.classes.stages_of(placement))
+    gpus = np.sum([stage_gpus for _, stage_gpus in stages], axis=0)
+    return PipelineColumn(rate=rate(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages)
+
+
+def renumbered(placement: Placement, ids: Sequence[int]) -> Placement:
+    """Move a placement on GPUs 0, 1, … to the GPUs with these ids."""
+    stages = placement.stages
+    return Placement.of((len(s.layers), tuple(ids[g] for g in s.gpus)) for s in stages)
