@@ -95,7 +95,7 @@ class ClosingSearch(DeploymentSearch):
         if not self.finished and not few:
             self._solve_over_list(self.slack, labels=_FIRST_LABELS)
 
-    def _bound_by_list(self, slack: float, value: float | None) -> None:
+    def bound_by_list(self, slack: float, value: float | None) -> None:
         """Keep the bound of a list: what is better than its best has a pipeline as far below its price, or further."""
         bound = given(self.prices).bound
         if self.goal.load:
@@ -129,7 +129,7 @@ class ClosingSearch(DeploymentSearch):
                 return
             if run.status == "optimal":
                 chosen = as_often_as_chosen(columns, run.x)
-                self._bound_by_list(covered, self.goal.value(chosen))
+                self.bound_by_list(covered, self.goal.value(chosen))
             if covered < self.slack or labels == _FIRST_LABELS:
                 used = [column.gpus for column in as_often_as_chosen(listed, run.x)]
                 left = self.goal.counts - np.sum(used, axis=0)
@@ -172,7 +172,7 @@ class ClosingSearch(DeploymentSearch):
             solved = self._solve_whole(listed, self.deadline.within(seconds))
             self.deadline.check()
         if solved:
-            self._bound_by_list(covered, self.value)
+            self.bound_by_list(covered, self.value)
         return complete, solved
 
     def list_columns(
@@ -225,7 +225,7 @@ class ClosingSearch(DeploymentSearch):
                 listing = Listing(offer, per_gpu, short, self.deadline, labels, per_second, counts)
                 reached, loose = self._list_by_labels(listing)
             if loose < np.inf and not offer.numbers.single and counts is None:
-                waiting |= self._most_profits(self._halve(offer), prices, slack)
+                waiting |= self._most_profits(self.halve(offer), prices, slack)
                 continue
             reached = min(reached, loose)
             if counts is None:
@@ -365,7 +365,7 @@ class ClosingSearch(DeploymentSearch):
                 self.keep_if_better([column])
             most = waiting.pop(offer)
             if loose < np.inf and not offer.numbers.single:
-                waiting |= most_profits(self._halve(offer))
+                waiting |= most_profits(self.halve(offer))
             elif min(covered, loose) < floor:
                 unlisted = max(unlisted, most)
             self.rounds += 1

@@ -59,15 +59,11 @@ from pipelab.engine.deployments.master_program import (
     Prices,
     RelaxedMaster,
     solve_relaxation,
-    solve_whole_program,
     stages_as_columns,
 )
-from pipelab.engine.deployments.mix_bounds import most_rates
-from pipelab.engine.deployments.mix_tables import smallest
 from pipelab.engine.deployments.offers import ALL_NUMBERS
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import LeastPrices, Offer
-from pipelab.engine.deployments.rounding import as_often_as_chosen
 from pipelab.engine.tolerances import SOLVER
 from pipelab.fields import given
 
@@ -77,9 +73,6 @@ _LEAST_PRICE_SHARE = 1e-12  # of the highest price: a price of 0 would make a ra
 _CONVERGED_SHARE = 1e-7  # between the bound and the relaxation
 _SHARE_LEFT_TO_LISTING = 1e-6  # open: one list over all numbers in flight settles that much
 _BY_PRICES, _BY_MIXES = "prices of pipelines", "mixes of GPUs"
-_MIX_ROUNDS_STUCK = 2  # one after the other, in which the bound is no better
-_MIX_ROUND_SHARE = 0.005  # of the bound, by which it has to be
-_MIX_SECONDS = 0.5  # for the whole program over mixes
 _FIRST_HALVING_ROUND = 3  # the prices of earlier rounds say little
 
 
@@ -101,73 +94,29 @@ class Generation(ClosingSearch):
             ratio[offer.pool] = max(offer.most_work(cost), ratio.get(offer.pool, 0.0))
         self._update_bound(cost, ratio, "work of stages")
 
-    def bound_by_mixes(self) -> list[PipelineColumn]:
-        """Bound all deployments by programs over mixes (`mix_bounds`); return the mixes of the best by these.
+    def bound_by_mixes(self, mixes: Sequence[PipelineColumn]) -> list[Offer]:
+        """Bound all deployments by the relaxation over all mixes, each with a rate that no pipeline on it exceeds.
 
-        Numbers in flight that decide are halved as long as that helps.
-
-        Raises
-        ------
-        Ended
+        Returns
+        -------
+        list of Offer
+            Those of the mixes that the relaxation has.
         """
-        rates, chosen, stuck = dict[Offer, np.ndarray](), list[PipelineColumn](), 0
-        offers = self.offers
-        while stuck < _MIX_ROUNDS_STUCK and not self.finished:
-            columns = [c for pool in self.goal.pools for c in self._mixes(pool, rates)]
-            master = solve_relaxation(self.goal, columns)
-            if master is None:
-                break
-            before = given(self.bound)
-            enough = _MIX_ROUND_SHARE * abs(before)
-            cost, ratio = (
-                self._positive_prices(master.capacity),
-                dict.fromkeys(self.goal.pools, 0.0),
-            )
-            for column in columns:
-                rate = column.rate / float(cost @ column.gpus)
-                ratio[column.offer.pool] = max(ratio[column.offer.pool], rate)
-            self._update_bound(cost, ratio, _BY_MIXES)
-            deciding = [c.offer for c, n in zip(columns, master.number, strict=True) if n > SOLVER]
-            if abs(given(self.bound) - before) < enough and self.bounds_by_mixes:
-                near = [c for c in columns if given(self.prices).profit(c) >= -self.slack]
-                run = solve_whole_program(self.goal, near, self.deadline.within(_MIX_SECONDS))
-                if run.x is not None and run.status == "optimal":
-                    chosen = as_often_as_chosen(near, run.x)
-                    deciding += [c.offer for c in chosen]
-                    self._bound_by_list(self.slack, self.goal.value(chosen))
-            stuck = stuck + 1 if abs(given(self.bound) - before) < enough else 0
-            deciding = [offer for offer in dict.fromkeys(deciding) if not offer.numbers.single]
-            if not deciding:
-                break
-            for offer in deciding:
-                self._halve(offer)
-            self.report_progress()
-        if not self.bounds_by_mixes:
-            self.offers = offers
-        return chosen
+        master = solve_relaxation(self.goal, mixes)
+        if master is None:
+            return []
+        cost, ratio = self._positive_prices(master.capacity), dict.fromkeys(self.goal.pools, 0.0)
+        for mix in mixes:
+            pool = mix.offer.pool
+            ratio[pool] = max(ratio[pool], mix.rate / float(cost @ mix.gpus))
+        self._update_bound(cost, ratio, _BY_MIXES)
+        return [mix.offer for mix, n in zip(mixes, master.number, strict=True) if n > SOLVER]
 
     @property
     def bounds_by_mixes(self) -> bool:
         """Whether programs over mixes gave the best prices."""
         known = {what: self.bounds[what] for what in (_BY_PRICES, _BY_MIXES) if what in self.bounds}
         return (max if self.goal.load else min)(known, key=known.__getitem__) == _BY_MIXES
-
-    def _mixes(self, pool: str, rates: dict[Offer, np.ndarray]) -> list[PipelineColumn]:
-        """Make a column of every mix, with what no pipeline of a pool on it exceeds; `rates` has what is known."""
-        offers = [offer for offer in self.offers if offer.pool == pool]
-        for offer in offers:
-            self.deadline.check()
-            if offer not in rates:
-                rates[offer] = most_rates(offer)
-        of_each = np.array([rates[offer] for offer in offers])
-        price = np.tensordot(
-            given(self.prices).per_gpu(pool), np.indices((self.goal.counts + 1).tolist()), 1
-        )
-        most, deciding = np.minimum(of_each.max(axis=0), price), of_each.argmax(axis=0)
-        return [
-            PipelineColumn(rate=float(most[mix]), gpus=mix, offer=offers[deciding[mix]], stages=())
-            for mix in map(tuple, smallest(most).tolist())
-        ]
 
     @property
     def most_pipelines(self) -> int:
@@ -210,7 +159,7 @@ class Generation(ClosingSearch):
                 if self.settled:
                     break
                 for offer in wide:
-                    self._halve(offer)
+                    self.halve(offer)
             smoothed = new > 0 and self.rounds > 3 and master is not None
         self.solve_whole_for(ROUNDING_SECONDS)
 
@@ -294,7 +243,7 @@ class Generation(ClosingSearch):
                 near = self.halving and self.rounds >= _FIRST_HALVING_ROUND and not self.finished
                 if offer.numbers.single or offer.numbers == ALL_NUMBERS or not near:
                     return ratio[offer]
-                for half in self._halve(offer):
+                for half in self.halve(offer):
                     self._ratios[half] = cost, ratio[offer]
                 continue
             least[offer] = offer.least(cost, self.deadline)

@@ -40,6 +40,7 @@ from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, 
 from pipelab.engine.deployments.closing import are_few_mixes
 from pipelab.engine.deployments.column_generation import Generation
 from pipelab.engine.deployments.master_program import DeploymentGoal, PipelineColumn
+from pipelab.engine.deployments.mix_bounds import MixSearch
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.parts import PartsSearch, column_of, renumbered
@@ -455,7 +456,7 @@ class _Deploying:
             few = are_few_mixes(generation.goal.counts.tolist())
             if few and generation.open > max(_SMALL_OPEN_SHARE, self.gap):
                 parts.add_pipelines(_PARTS_BEFORE_MIXES)
-                parts.mixes = generation.bound_by_mixes()
+                MixSearch(generation=generation, parts=parts).run()
             parts.add_pipelines(_MOST_PARTS)
             generation.halving = True
             if not generation.bounds_by_mixes:

@@ -131,6 +131,15 @@ class DeploymentSearch:
             self._best_rate[mix] = max(self._best_rate.get(mix, 0.0), column.rate)
         return 1
 
+    def known_rate(self, mix: PipelineColumn) -> float:
+        """Return the rate of the fastest pipeline on the GPUs of a mix."""
+        known = (
+            rate
+            for (pool, gpus), rate in self._best_rate.items()
+            if pool == mix.offer.pool and all(map(int.__le__, gpus, mix.gpus))
+        )
+        return max(known, default=0.0)
+
     def keep_if_better(self, chosen: list[PipelineColumn]) -> None:
         """Take a deployment for the best if it is better."""
         if not self.goal.served(chosen) or not min(self.goal.serves(chosen).values()):
@@ -167,7 +176,7 @@ class DeploymentSearch:
             self.keep_if_better(as_often_as_chosen(columns, run.x))
         return run.status in ("optimal", "infeasible")
 
-    def _halve(self, offer: Offer) -> list[Offer]:
+    def halve(self, offer: Offer) -> list[Offer]:
         """Put the halves of an offer in its place."""
         parts = halves(offer, self.deadline)
         self.offers = [other for other in self.offers if other is not offer] + parts

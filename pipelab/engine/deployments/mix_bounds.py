@@ -10,17 +10,128 @@ mix yields more than
     max over t of min(t, n·w / least seconds at t)
 
 and as the seconds rise with t, bisection finds it for all mixes at once.
+
+The program over mixes with these rates bounds all deployments (`MixSearch`). Of the mixes that it chooses numbers in
+flight are halved; of a single number the best pipeline is found (`PartsSearch`), and what it attains is from then on
+the most for its mix and all parts of it. If the best deployment attains what the program does, it is proven best.
 """
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
+from pipelab.engine.deployments.column_generation import Generation
+from pipelab.engine.deployments.master_program import PipelineColumn, solve_whole_program
+from pipelab.engine.deployments.mix_tables import smallest
+from pipelab.engine.deployments.parts import PartsSearch
 from pipelab.engine.deployments.pricing import Offer
+from pipelab.engine.deployments.rounding import as_often_as_chosen
 from pipelab.engine.tolerances import LAST_BITS
+from pipelab.fields import given
+from pipelab.problem import Problem
 
 _NEVER_SECONDS = 1e30  # of a class of which no stage reaches a rate
+_ROUNDS_STUCK = 2  # of the relaxation, one after the other, without a better bound
+_ROUND_SHARE = 0.005  # of the bound, which is better
+_PROGRAM_SECONDS = 0.5  # for the whole program over mixes
+_MOST_ROUNDS = 60
+
+
+@dataclass
+class MixSearch:
+    """A search of the best deployment by bounds on all mixes of its GPUs; `parts` finds pipelines on some."""
+
+    generation: Generation
+    parts: PartsSearch
+    _rates: dict[Offer, np.ndarray] = field(default_factory=dict)
+    _attained: dict[Problem, np.ndarray] = field(default_factory=dict)  # on a mix at most
+
+    def run(self) -> None:
+        """Bound all deployments, and look at the mixes that decide, until the best is proven or that does not help.
+
+        Raises
+        ------
+        Ended
+            The deadline was first; what was found until then is kept.
+        """
+        generation, stuck, offers = self.generation, 0, self.generation.offers
+        for _ in range(_MOST_ROUNDS):
+            mixes = [mix for pool in generation.goal.pools for mix in self._mixes(pool)]
+            before = given(generation.bound)
+            deciding = generation.bound_by_mixes(mixes)
+            better = abs(given(generation.bound) - before) > _ROUND_SHARE * abs(before)
+            stuck = 0 if better else stuck + 1
+            helps = generation.bounds_by_mixes
+            if not better and helps:
+                chosen = self._chosen(mixes)
+                open_ = [
+                    mix for mix in chosen if mix.rate > generation.known_rate(mix) * (1 + LAST_BITS)
+                ]
+                deciding += [mix.offer for mix in open_]
+                if not open_ or generation.finished:
+                    break
+                if all(mix.offer.numbers.single for mix in open_) and not all(
+                    map(self._look, open_)
+                ):
+                    break
+            halved = [o for o in dict.fromkeys(deciding) if not o.numbers.single]
+            if (
+                generation.finished
+                or not (halved or helps)
+                or (stuck == _ROUNDS_STUCK and not helps)
+            ):
+                break
+            for offer in halved:
+                generation.halve(offer)
+            generation.report_progress()
+        if not generation.bounds_by_mixes:
+            generation.offers = offers
+
+    def _chosen(self, mixes: list[PipelineColumn]) -> list[PipelineColumn]:
+        """Return the mixes of the whole program; none if it takes too long."""
+        generation = self.generation
+        near = [m for m in mixes if given(generation.prices).profit(m) >= -generation.slack]
+        until = generation.deadline.within(_PROGRAM_SECONDS)
+        run = solve_whole_program(generation.goal, near, until)
+        if run.x is None or run.status != "optimal":
+            return []
+        chosen = as_often_as_chosen(near, run.x)
+        generation.bound_by_list(generation.slack, generation.goal.value(chosen))
+        return list(dict.fromkeys(chosen))
+
+    def _look(self, mix: PipelineColumn) -> bool:
+        """Find the best pipeline on a mix; return whether that is now known."""
+        best = self.parts.best_on(np.array(mix.gpus), mix.offer)
+        if best is None or best.bound is None or mix.offer.merged:
+            return False
+        shape = tuple((self.generation.goal.counts + 1).tolist())
+        most = self._attained.setdefault(mix.offer.problem, np.full(shape, math.inf))
+        part = tuple(slice(n + 1) for n in mix.gpus)
+        most[part] = np.minimum(most[part], best.bound)
+        return True
+
+    def _mixes(self, pool: str) -> Iterator[PipelineColumn]:
+        """Make a column of every mix, with what no pipeline on it exceeds."""
+        generation, counts = self.generation, self.generation.goal.counts
+        offers = [offer for offer in generation.offers if offer.pool == pool]
+        for offer in offers:
+            generation.deadline.check()
+            if offer not in self._rates:
+                self._rates[offer] = most_rates(offer)
+        known = [
+            np.minimum(self._rates[o], self._attained.get(o.problem, math.inf)) for o in offers
+        ]
+        price = np.tensordot(
+            given(generation.prices).per_gpu(pool), np.indices((counts + 1).tolist()), 1
+        )
+        most, deciding = np.minimum(np.max(known, axis=0), price), np.argmax(known, axis=0)
+        for mix in map(tuple, smallest(most).tolist()):
+            yield PipelineColumn(
+                rate=float(most[mix]), gpus=mix, offer=offers[deciding[mix]], stages=()
+            )
 
 
 def most_rates(offer: Offer) -> np.ndarray:

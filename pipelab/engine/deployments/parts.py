@@ -1,15 +1,15 @@
 """Pipelines of a deployment found one at a time: the best single pipeline on a part of the GPUs, and on what it leaves.
 
-Which parts: mixes that a bound names (`mix_bounds`), what the last one left, the GPUs of a chosen pipeline with all that
+Which parts: what the last one left, the GPUs of a chosen pipeline with all that
 are free, what pipelines near to the price of their GPUs leave, and a half, a third and a quarter of all.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
+from pipelab.engine.answers import Result
 from pipelab.engine.deadline import apart
 from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS, DeploymentSearch
 from pipelab.engine.deployments.master_program import PipelineColumn
@@ -36,13 +36,10 @@ class PartsSearch:
         Keeps the pipelines that are found, and the best deployment.
     seconds : float
         For every call of `add_pipelines`.
-    mixes : list of PipelineColumn
-        Parts that come first.
     """
 
     generation: DeploymentSearch
     seconds: float
-    mixes: Sequence[PipelineColumn] = ()
     _left: list[_Part] = field(default_factory=list)
     _seen: set[tuple[int, ...]] = field(default_factory=set)
 
@@ -58,7 +55,6 @@ class PartsSearch:
         if not generation.pipelines or generation.pipelines[0].offer.timing is not None:
             return
         until = generation.deadline.within(self.seconds)
-        before = seconds_to_choose.set(0.0)
         while until.reason is None and len(self._seen) < first + most:
             generation.round_relaxation()
             generation.report_progress()
@@ -68,23 +64,25 @@ class PartsSearch:
                 break
             number, offer = part
             self._seen.add(tuple(number.tolist()))
-            members = offer.table.classes.members
-            gpus = sorted(g for ids, n in zip(members, number, strict=True) for g in ids[:n])
-            if not gpus:
-                continue
-            problem = replace(offer.problem, cluster=offer.problem.cluster.only(gpus))
-            ends: dict[str, Any] = {
-                "time_limit": until.left,
-                "stop": apart(until.stop),
-                "gap": _SMALL_OPEN_SHARE,
-            }
-            found = solve_for_attainable(problem, "auto", method_of("auto", {}), ends).placement
-            if found is not None:
-                column = column_of(offer, renumbered(found, gpus), offer.attained)
-                generation.add_column(column)
-                self._left.append((number - column.gpus, offer))
-        seconds_to_choose.reset(before)
+            self.best_on(number, offer, gap=_SMALL_OPEN_SHARE)
         generation.solve_whole_for(ROUNDING_SECONDS)
+
+    def best_on(self, number: np.ndarray, offer: Offer, gap: float = 0.0) -> Result | None:
+        """Find the best pipeline on so many GPUs of each class, and add it; None where requests have limits."""
+        members, until = offer.table.classes.members, self.generation.deadline.within(self.seconds)
+        gpus = sorted(g for ids, n in zip(members, number, strict=True) for g in ids[:n])
+        if not gpus or offer.timing is not None:
+            return None
+        problem = replace(offer.problem, cluster=offer.problem.cluster.only(gpus))
+        ends = {"time_limit": until.left, "stop": apart(until.stop), "gap": gap}
+        before = seconds_to_choose.set(0.0)
+        best = solve_for_attainable(problem, "auto", method_of("auto", {}), ends)
+        seconds_to_choose.reset(before)
+        if best.placement is not None:
+            column = column_of(offer, renumbered(best.placement, gpus), offer.attained)
+            self.generation.add_column(column)
+            self._left.append((number - column.gpus, offer))
+        return replace(best, bound=0.0) if best.status == "infeasible" else best
 
     def _parts(self) -> Iterator[_Part]:
         generation = self.generation
@@ -92,7 +90,6 @@ class PartsSearch:
         near = sorted(generation.pipelines, key=given(generation.prices).profit, reverse=True)
         fastest = max(near, key=lambda column: column.rate).offer
         free = counts - np.sum([c.gpus for c in chosen], axis=0, dtype=int)
-        yield from ((np.array(column.gpus), column.offer) for column in self.mixes)
         yield from self._left[::-1]
         yield from ((free + column.gpus, column.offer) for column in chosen if self._left)
         yield from ((counts - column.gpus, column.offer) for column in near)
