@@ -141,10 +141,10 @@ def test_stages_that_nodes_have_no_room_for_are_not_counted(monkeypatch):
     more = pl.deploy(problem, 3.5 * pair)
     assert more.status == "infeasible"
 
-    def together(problems, deadline, keep_nodes_apart=False, limits=None):
+    def together(problems, deadline, keep_nodes_apart=False, **known):
         if keep_nodes_apart:
             raise pl.errors.TooLarge("too many compositions")
-        return offers.first_offers(problems, deadline)
+        return offers.first_offers(problems, deadline, **known)
 
     monkeypatch.setattr(deploying, "first_offers", together)
     found = pl.deploy(problem)

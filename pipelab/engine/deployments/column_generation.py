@@ -116,7 +116,8 @@ class Generation(ClosingSearch):
     def bounds_by_mixes(self) -> bool:
         """Whether programs over mixes gave the best prices."""
         known = {what: self.bounds[what] for what in (_BY_PRICES, _BY_MIXES) if what in self.bounds}
-        return (max if self.goal.load else min)(known, key=known.__getitem__) == _BY_MIXES
+        better = max if self.goal.load else min
+        return better(known, key=known.__getitem__, default="") == _BY_MIXES
 
     @property
     def most_pipelines(self) -> int:

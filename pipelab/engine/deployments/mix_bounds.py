@@ -86,6 +86,7 @@ class MixSearch:
                 break
             for offer in halved:
                 generation.halve(offer)
+            generation.round_relaxation()
             generation.report_progress()
         if not generation.bounds_by_mixes:
             generation.offers = offers
