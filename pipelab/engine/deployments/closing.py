@@ -70,12 +70,9 @@ class ClosingSearch(DeploymentSearch):
         if near <= 0:  # of a load: no list is near
             near = self.slack
         while not self.finished:
-            timed = any(offer.tokens < np.inf and offer.timing is None for offer in self.offers)
-            far = max(near / abs(bound), self.open)
-            wide = few and timed and far > _SMALL_OPEN_SHARE and last > 0
-            slack, before = self.slack if wide else min(near, self.slack), self.value
+            slack, before = min(near, self.slack), self.value
             known = self.steps
-            complete, solved = self._solve_over_list(slack, wide=wide, labels=labels)
+            complete, solved = self._solve_over_list(slack, labels=labels)
             if complete and slack >= self.slack:
                 self.settled = solved
                 return
@@ -161,11 +158,9 @@ class ClosingSearch(DeploymentSearch):
         short = left * (1 + ONE_ANSWER) - goal.pools[other] * self.value
         return short / given(self.prices).as_rate(other, 1.0)
 
-    def _solve_over_list(
-        self, slack: float, *, labels: int, wide: bool = False
-    ) -> tuple[bool, bool]:
+    def _solve_over_list(self, slack: float, *, labels: int) -> tuple[bool, bool]:
         """Solve the whole program over a list; return whether the list is complete, and the program solved."""
-        listed, covered = self.list_columns(given(self.prices), slack, wide=wide, labels=labels)
+        listed, covered = self.list_columns(given(self.prices), slack, labels=labels)
         complete = covered >= min(slack, self.slack)
         seconds, solved = np.inf if complete else ROUNDING_SECONDS, True
         if listed:

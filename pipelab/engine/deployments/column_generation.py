@@ -72,7 +72,6 @@ _COLUMNS_PER_POOL = 24  # new ones in a round
 _LEAST_PRICE_SHARE = 1e-12  # of the highest price: a price of 0 would make a ratio infinite
 _CONVERGED_SHARE = 1e-7  # between the bound and the relaxation
 _SHARE_LEFT_TO_LISTING = 1e-6  # open: one list over all numbers in flight settles that much
-_BY_PRICES, _BY_MIXES = "prices of pipelines", "mixes of GPUs"
 _FIRST_HALVING_ROUND = 3  # the prices of earlier rounds say little
 
 
@@ -80,7 +79,7 @@ _FIRST_HALVING_ROUND = 3  # the prices of earlier rounds say little
 class Generation(ClosingSearch):
     """A column generation for one goal: rounds of master program and pricing, and what closes the gap."""
 
-    halving: bool = False  # whether numbers in flight that decide are halved
+    _halving: bool = True  # whether numbers in flight that decide are halved
     _loose: set[Offer] = field(default_factory=set)
     _ratios: dict[Offer, tuple[np.ndarray, float]] = field(default_factory=dict)
 
@@ -109,15 +108,8 @@ class Generation(ClosingSearch):
         for mix in mixes:
             pool = mix.offer.pool
             ratio[pool] = max(ratio[pool], mix.rate / float(cost @ mix.gpus))
-        self._update_bound(cost, ratio, _BY_MIXES)
+        self._update_bound(cost, ratio, "mixes of GPUs")
         return [mix.offer for mix, n in zip(mixes, master.number, strict=True) if n > SOLVER]
-
-    @property
-    def bounds_by_mixes(self) -> bool:
-        """Whether programs over mixes gave the best prices."""
-        known = {what: self.bounds[what] for what in (_BY_PRICES, _BY_MIXES) if what in self.bounds}
-        better = max if self.goal.load else min
-        return better(known, key=known.__getitem__, default="") == _BY_MIXES
 
     @property
     def most_pipelines(self) -> int:
@@ -125,14 +117,20 @@ class Generation(ClosingSearch):
         shares = np.max([offer.table.shares(0.0) for offer in self.offers], axis=0)
         return int(float(shares @ self.goal.counts) / len(self.offers[0].span) + SOLVER)
 
-    def generate(self) -> None:
+    def generate(self, halving: bool = True) -> None:
         """Solve master program and pricing problem in turn until they agree, and then the whole program for a while.
+
+        Parameters
+        ----------
+        halving : bool
+            Whether numbers in flight that decide are halved.
 
         Raises
         ------
         Ended
             The deadline was first; what was found until then is kept.
         """
+        self._halving = halving
         # prices of work first: those of a few simple columns say little
         master, new = solve_relaxation(self.goal, self.columns) if self.goal.load else None, 1
         smoothed = False
@@ -154,7 +152,7 @@ class Generation(ClosingSearch):
             if self._has_converged(master) or not (new or smoothed):
                 self.solve_whole_for(ROUNDING_SECONDS)
                 wide = [o for o in self.offers if o.numbers == ALL_NUMBERS and o in self._loose]
-                if not wide or not self.halving or self.open <= _SHARE_LEFT_TO_LISTING:
+                if not wide or not self._halving or self.open <= _SHARE_LEFT_TO_LISTING:
                     break
                 self.settled = self._settle_by_full_pipelines()
                 if self.settled:
@@ -241,7 +239,7 @@ class Generation(ClosingSearch):
             # of equals that of fewest in flight: once a pipeline is full, ranges without end would be halved
             offer = max(offers, key=lambda o: (most_ratio(o), -o.numbers.first))
             if offer in ratio:
-                near = self.halving and self.rounds >= _FIRST_HALVING_ROUND and not self.finished
+                near = self._halving and self.rounds >= _FIRST_HALVING_ROUND and not self.finished
                 if offer.numbers.single or offer.numbers == ALL_NUMBERS or not near:
                     return ratio[offer]
                 for half in self.halve(offer):
@@ -253,7 +251,7 @@ class Generation(ClosingSearch):
         return 0.0
 
     def _update_bound(
-        self, cost: np.ndarray, ratio: dict[str, float], what: str = _BY_PRICES
+        self, cost: np.ndarray, ratio: dict[str, float], what: str = "prices of pipelines"
     ) -> None:
         """Keep the prices if their bound is better (the module's docstring derives it)."""
         goal = self.goal

@@ -371,11 +371,7 @@ class _Deploying:
             return merged
         try:
             offers = first_offers(
-                self.problems,
-                self.deadline,
-                keep_nodes_apart=True,
-                limits=self.limits,
-                most_rate=self.most_rate,
+                self.problems, self.deadline, keep_nodes_apart=True, limits=self.limits
             )
             able = self._keep_able(offers)
             separate = self._best(able)[0] if able else self.none(self._why_none(offers))
@@ -387,11 +383,13 @@ class _Deploying:
     def _keep_able(self, offers: list[Offer]) -> list[Offer]:
         """Keep the offers with which the GPUs can hold all layers; none if a pool has none."""
         able = [offer for offer in offers if len(offer.stage_rates)]
+        if self.most_rate:
+            able = [replace(o, most_rate=self.most_rate.get(o.problem, math.inf)) for o in able]
         return able if {offer.pool for offer in able} == set(self.pools) else []
 
     def _make_offers(self, keep_nodes_apart: bool) -> list[Offer]:
         """Make the offers to begin with; with nodes apart only if they are not too many."""
-        make = partial(first_offers, self.problems, limits=self.limits, most_rate=self.most_rate)
+        make = partial(first_offers, self.problems, limits=self.limits)
         try:
             return made_in_time(partial(make, keep_nodes_apart=keep_nodes_apart), self.deadline)
         except TooLarge:
@@ -451,15 +449,17 @@ class _Deploying:
         """Generate columns and close the gap; return what ended the search before that."""
         try:
             self._begin_with_simple(generation)
-            generation.generate()
-            parts = PartsSearch(generation=generation, seconds=self._seconds_alone)
-            few = are_few_mixes(generation.goal.counts.tolist())
-            if few and generation.open > max(_SMALL_OPEN_SHARE, self.gap):
-                parts.add_pipelines(_PARTS_BEFORE_MIXES)
-                MixSearch(generation=generation, parts=parts).run()
-            parts.add_pipelines(_MOST_PARTS)
-            generation.halving = True
-            if not generation.bounds_by_mixes:
+            few = False
+            if self.limits is None:  # the best pipeline on a part need not keep them
+                parts = PartsSearch(generation=generation, seconds=self._seconds_alone)
+                generation.generate(halving=False)
+                few = are_few_mixes(generation.goal.counts.tolist())
+                few = few and generation.open > max(_SMALL_OPEN_SHARE, self.gap)
+                if few:
+                    parts.add_pipelines(_PARTS_BEFORE_MIXES)
+                    few = MixSearch(generation=generation, parts=parts).run()
+                parts.add_pipelines(_MOST_PARTS)
+            if not few:
                 generation.generate()
             generation.close_gap()
         except Ended as end:

@@ -131,15 +131,6 @@ class DeploymentSearch:
             self._best_rate[mix] = max(self._best_rate.get(mix, 0.0), column.rate)
         return 1
 
-    def known_rate(self, mix: PipelineColumn) -> float:
-        """Return the rate of the fastest pipeline on the GPUs of a mix."""
-        known = (
-            rate
-            for (pool, gpus), rate in self._best_rate.items()
-            if pool == mix.offer.pool and all(map(int.__le__, gpus, mix.gpus))
-        )
-        return max(known, default=0.0)
-
     def keep_if_better(self, chosen: list[PipelineColumn]) -> None:
         """Take a deployment for the best if it is better."""
         if not self.goal.served(chosen) or not min(self.goal.serves(chosen).values()):

@@ -49,47 +49,55 @@ class MixSearch:
     _rates: dict[Offer, np.ndarray] = field(default_factory=dict)
     _attained: dict[Problem, np.ndarray] = field(default_factory=dict)  # on a mix at most
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """Bound all deployments, and look at the mixes that decide, until the best is proven or that does not help.
+
+        Returns
+        -------
+        bool
+            Whether it helped: no other bound is as good.
 
         Raises
         ------
         Ended
             The deadline was first; what was found until then is kept.
         """
-        generation, stuck, offers = self.generation, 0, self.generation.offers
+        generation, stuck = self.generation, 0
+        offers, prices = generation.offers, generation.prices
         for _ in range(_MOST_ROUNDS):
             mixes = [mix for pool in generation.goal.pools for mix in self._mixes(pool)]
             before = given(generation.bound)
-            deciding = generation.bound_by_mixes(mixes)
-            better = abs(given(generation.bound) - before) > _ROUND_SHARE * abs(before)
-            stuck = 0 if better else stuck + 1
-            helps = generation.bounds_by_mixes
-            if not better and helps:
-                chosen = self._chosen(mixes)
-                open_ = [
-                    mix for mix in chosen if mix.rate > generation.known_rate(mix) * (1 + LAST_BITS)
-                ]
+            deciding, open_ = generation.bound_by_mixes(mixes), list[PipelineColumn]()
+            helps = generation.prices is not prices
+            if abs(given(generation.bound) - before) > _ROUND_SHARE * abs(before):
+                stuck = 0
+            elif helps:
+                open_ = [mix for mix in self._chosen(mixes) if mix.rate > self._known(mix)]
                 deciding += [mix.offer for mix in open_]
-                if not open_ or generation.finished:
+                if not open_:
                     break
-                if all(mix.offer.numbers.single for mix in open_) and not all(
-                    map(self._look, open_)
-                ):
-                    break
-            halved = [o for o in dict.fromkeys(deciding) if not o.numbers.single]
-            if (
-                generation.finished
-                or not (halved or helps)
-                or (stuck == _ROUNDS_STUCK and not helps)
-            ):
+            elif (stuck := stuck + 1) == _ROUNDS_STUCK:
+                break
+            halved = [offer for offer in dict.fromkeys(deciding) if not offer.numbers.single]
+            looked = not open_ or any(not mix.offer.numbers.single for mix in open_)
+            if generation.finished or not (looked or all(map(self._look, open_))):
                 break
             for offer in halved:
                 generation.halve(offer)
             generation.round_relaxation()
             generation.report_progress()
-        if not generation.bounds_by_mixes:
+        if not helps:
             generation.offers = offers
+        return helps
+
+    def _known(self, mix: PipelineColumn) -> float:
+        """Return what is attained on a mix, and a little more."""
+        known = [
+            c.rate
+            for c in self.generation.pipelines
+            if c.offer.pool == mix.offer.pool and (np.array(c.gpus) <= mix.gpus).all()
+        ]
+        return max(known, default=0.0) * (1 + LAST_BITS)
 
     def _chosen(self, mixes: list[PipelineColumn]) -> list[PipelineColumn]:
         """Return the mixes of the whole program; none if it takes too long."""

@@ -9,9 +9,8 @@ answer if its stages can be packed into nodes, always where stages have 1, 2, 4,
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -35,7 +34,6 @@ def first_offers(
     deadline: Deadline,
     keep_nodes_apart: bool = False,
     limits: Limits | None = None,
-    most_rate: Mapping[Problem, float] = MappingProxyType({}),
 ) -> list[Offer]:
     """Make an offer of each workload with which some stage fits, over all numbers in flight.
 
@@ -47,8 +45,6 @@ def first_offers(
         False: identical nodes are taken together unless a link may bind.
     limits : Limits, optional
         Where requests are served.
-    most_rate : mapping of Problem to float
-        What a pipeline attains at most, in tokens/s, where it is known.
 
     Raises
     ------
@@ -59,10 +55,10 @@ def first_offers(
     """
     numbers = numbers_of(problems[0])
     if not keep_nodes_apart:
-        merged = _offers(problems, numbers, deadline, True, limits, most_rate)
+        merged = _offers(problems, numbers, deadline, True, limits)
         if merged and not any(map(_link_binds, merged)):
             return merged
-    return _offers(problems, numbers, deadline, False, limits, most_rate)
+    return _offers(problems, numbers, deadline, False, limits)
 
 
 def halves(offer: Offer, deadline: Deadline) -> list[Offer]:
@@ -83,9 +79,9 @@ def halves(offer: Offer, deadline: Deadline) -> list[Offer]:
         powers = [2**i for i in range(_FIRST_RANGES)]
         ends = [*(p - 1 for p in powers[1:]), MOST_IN_FLIGHT]
         parts = [Range(first, last) for first, last in zip(powers, ends, strict=True)]
-    known = offer.merged, offer.limits, {offer.problem: offer.most_rate}
-    made = (_offers([offer.problem], part, deadline, *known) for part in parts)
-    return [half for offers in made for half in offers if len(half.stage_rates)]
+    made = (_offers([offer.problem], part, deadline, offer.merged, offer.limits) for part in parts)
+    able = (half for offers in made for half in offers if len(half.stage_rates))
+    return [replace(half, most_rate=offer.most_rate) for half in able]
 
 
 def _offers(
@@ -94,7 +90,6 @@ def _offers(
     deadline: Deadline,
     merged: bool,
     limits: Limits | None,
-    most_rate: Mapping[Problem, float],
 ) -> list[Offer]:
     offers = []
 
@@ -121,7 +116,6 @@ def _offers(
             merged=merged,
             mixed_as_slowest=table.problem.costs.mixes_as_slowest(table.problem),
             timing=timing,
-            most_rate=most_rate.get(problem, math.inf),
         )
         if len(table.composition):
             offers.append(offer)

@@ -44,7 +44,7 @@ class PartsSearch:
     _seen: set[tuple[int, ...]] = field(default_factory=set)
 
     def add_pipelines(self, most: int) -> None:
-        """Add the best pipelines on up to so many parts, until little is open; where requests have limits, none.
+        """Add the best pipelines on up to so many parts, until little is open.
 
         Raises
         ------
@@ -52,8 +52,6 @@ class PartsSearch:
             The deadline was first.
         """
         generation, first = self.generation, len(self._seen)
-        if not generation.pipelines or generation.pipelines[0].offer.timing is not None:
-            return
         until = generation.deadline.within(self.seconds)
         while until.reason is None and len(self._seen) < first + most:
             generation.round_relaxation()
@@ -68,10 +66,10 @@ class PartsSearch:
         generation.solve_whole_for(ROUNDING_SECONDS)
 
     def best_on(self, number: np.ndarray, offer: Offer, gap: float = 0.0) -> Result | None:
-        """Find the best pipeline on so many GPUs of each class, and add it; None where requests have limits."""
+        """Find the best pipeline on so many GPUs of each class, and add it; None without GPUs."""
         members, until = offer.table.classes.members, self.generation.deadline.within(self.seconds)
         gpus = sorted(g for ids, n in zip(members, number, strict=True) for g in ids[:n])
-        if not gpus or offer.timing is not None:
+        if not gpus:
             return None
         problem = replace(offer.problem, cluster=offer.problem.cluster.only(gpus))
         ends = {"time_limit": until.left, "stop": apart(until.stop), "gap": gap}
@@ -88,12 +86,12 @@ class PartsSearch:
         generation = self.generation
         counts, chosen = generation.goal.counts, generation.best or []
         near = sorted(generation.pipelines, key=given(generation.prices).profit, reverse=True)
-        fastest = max(near, key=lambda column: column.rate).offer
+        fastest = sorted(near, key=lambda column: -column.rate)[:1]
         free = counts - np.sum([c.gpus for c in chosen], axis=0, dtype=int)
         yield from self._left[::-1]
         yield from ((free + column.gpus, column.offer) for column in chosen if self._left)
         yield from ((counts - column.gpus, column.offer) for column in near)
-        yield from ((counts // n, fastest) for n in range(2, 1 + _LEAST_PART))
+        yield from ((counts // n, c.offer) for n in range(2, 1 + _LEAST_PART) for c in fastest)
 
 
 def column_of(

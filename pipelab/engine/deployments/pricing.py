@@ -235,36 +235,30 @@ class Offer:
         Without a limit on time a rate stands for itself. With one, points are asked for themselves, and what is just
         above a point for all up to the next. Above what a pipeline may attain none is asked.
         """
-        (low, high), most = self._all_asked, self.most_rate
+        stages, rates, most = self.stage_rates, self.rates, self.most_rate
+        if math.isinf(min(self.tokens, self.token_seconds)):  # that of a stage or of a link
+            steps = np.geomspace(rates[0], rates[-1], _MOST_RATES) * (1 - 1e-12)
+            many = len(rates) > _MOST_RATES
+            first = np.unique(np.searchsorted(rates, steps)) if many else np.arange(len(rates))
+            low, high = rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
+        else:
+            least, marks = stages[0] / (4 * self.problem.model.layers), np.zeros(0)
+            if self.token_seconds < math.inf:
+                one = self.problem.workload.tokens / self.token_seconds
+                marks = one * np.arange(self.numbers.first, min(self.numbers.last, _MOST_MARKS) + 1)
+                marks = marks[marks < stages[-1]]
+                least = min(one * self.numbers.first * _JUST_BELOW_FACTOR, stages[-1])
+            steps = np.geomspace(least, stages[-1], _RATE_STEPS)
+            exact = stages if len(stages) <= _RATE_STEPS else stages[-1:]
+            points = np.unique(np.concatenate([steps, exact, marks]))
+            low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE_FACTOR])
+            high = np.concatenate([points[:1], points, points[1:]])
+            order = np.argsort(low, kind="stable")
+            low, high = low[order], high[order]
         kept = low < most
         if kept.all():
             return low, high
         return np.append(low[kept], most), np.append(np.minimum(high[kept], most), most)
-
-    @cached_property
-    def _all_asked(self) -> tuple[np.ndarray, np.ndarray]:
-        stages = self.stage_rates
-        if math.isinf(
-            min(self.tokens, self.token_seconds)
-        ):  # the rate of a pipeline is that of a stage or of a link
-            rates = self.rates
-            steps = np.geomspace(rates[0], rates[-1], _MOST_RATES) * (1 - 1e-12)
-            many = len(rates) > _MOST_RATES
-            first = np.unique(np.searchsorted(rates, steps)) if many else np.arange(len(rates))
-            return rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
-        least, marks = stages[0] / (4 * self.problem.model.layers), np.zeros(0)
-        if self.token_seconds < math.inf:
-            one = self.problem.workload.tokens / self.token_seconds
-            marks = one * np.arange(self.numbers.first, min(self.numbers.last, _MOST_MARKS) + 1)
-            marks = marks[marks < stages[-1]]
-            least = min(one * self.numbers.first * _JUST_BELOW_FACTOR, stages[-1])
-        steps = np.geomspace(least, stages[-1], _RATE_STEPS)
-        exact = stages if len(stages) <= _RATE_STEPS else stages[-1:]
-        points = np.unique(np.concatenate([steps, exact, marks]))
-        low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE_FACTOR])
-        high = np.concatenate([points[:1], points, points[1:]])
-        order = np.argsort(low, kind="stable")
-        return low[order], high[order]
 
     @cached_property
     def time_limit(self) -> np.ndarray:
