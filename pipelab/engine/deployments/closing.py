@@ -92,14 +92,16 @@ class ClosingSearch(DeploymentSearch):
         if not self.finished and not few:
             self._solve_over_list(self.slack, labels=_FIRST_LABELS)
 
-    def bound_by_list(self, slack: float, value: float | None) -> None:
+    def bound_by_list(
+        self, slack: float, value: float | None, what: str = "lists of pipelines"
+    ) -> None:
         """Keep the bound of a list: what is better than its best has a pipeline as far below its price, or further."""
         bound = given(self.prices).bound
         if self.goal.load:
             bound = bound + slack if value is None else min(bound + slack, value)
         else:
             bound = max(bound - slack, value or 0.0)
-        self.knows(bound, "lists of pipelines")
+        self.knows(bound, what)
 
     def _list_one_pool(self, pool: str) -> None:
         """List the pipelines of one pool, which are few if tokens have limits; prices bound those of the other.

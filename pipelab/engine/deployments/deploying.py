@@ -8,8 +8,9 @@ size, a phase where requests are served, a way to start an engine. `_Deploying.r
    nodes are taken together as long as no link binds.
 3. The work of stages bounds all deployments at once (`master_program`). Simple pipelines are columns, and where two do
    not fit, the search is for one. Else `column_generation` finds pipelines and, in each round, a bound from prices of
-   GPUs which no pipeline's rate exceeds. If a gap remains, `closing` lists every pipeline that a better deployment
-   could have, and the whole program over these proves the best.
+   GPUs which no pipeline's rate exceeds; `parts` adds the best on what others leave, and where mixes of GPUs are few,
+   `mix_bounds` bounds each. If a gap remains, `closing` lists every pipeline that a better deployment could have, and
+   the whole program over these proves the best.
 4. GPU ids are given to the stages, and `evaluate` recomputes every pipeline. If the stages cannot be packed into nodes,
    steps 2 and 3 are done again with nodes apart. The status is "optimal" only if the bound meets the recomputed value.
 

@@ -44,8 +44,8 @@ class DeploymentSearch:
     prices : Prices or None
         Prices that give the best bound so far.
     bounds : dict of str to float
-        What no deployment beats, by what proves it: "work of stages", "prices of pipelines", "lists of pipelines",
-        "single pipelines".
+        What no deployment beats, by what proves it: "work of stages", "prices of pipelines", "mixes of GPUs", "lists
+        of pipelines", "single pipelines".
     settled : bool
         The best deployment so far was proven to be the best, whatever the bound says.
     steps : int

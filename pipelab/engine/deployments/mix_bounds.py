@@ -108,7 +108,7 @@ class MixSearch:
         if run.x is None or run.status != "optimal":
             return []
         chosen = as_often_as_chosen(near, run.x)
-        generation.bound_by_list(generation.slack, generation.goal.value(chosen))
+        generation.bound_by_list(generation.slack, generation.goal.value(chosen), "mixes of GPUs")
         return list(dict.fromkeys(chosen))
 
     def _look(self, mix: PipelineColumn) -> bool:
