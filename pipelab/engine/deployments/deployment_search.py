@@ -17,7 +17,7 @@ from pipelab.engine.deployments.offers import halves
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.rounding import as_often_as_chosen, round_down_and_fill
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
+from pipelab.engine.tolerances import ONE_ANSWER
 
 ROUNDING_SECONDS = 5.0  # for the whole program over the columns that are known
 _MOST_COLUMNS_RELAXED = 2_000  # in a linear program that takes a moment
@@ -139,18 +139,15 @@ class DeploymentSearch:
         if best is None or (value < best if self.goal.load else value > best):
             self.best = chosen
 
-    def round_relaxation(self) -> list[PipelineColumn]:
-        """Make a deployment from the relaxation over the pipelines; return those it has, the most of the rate first."""
+    def round_relaxation(self) -> None:
+        """Make a deployment from the relaxation over the columns that are pipelines."""
         columns = self.pipelines
         if len(columns) > _MOST_COLUMNS_RELAXED and self.prices is not None:
             profit = [self.prices.profit(column) for column in columns]
             columns = [columns[i] for i in np.argsort(profit)[-_MOST_COLUMNS_RELAXED:]]
         answer = solve_relaxation(self.goal, columns)
-        if answer is None:
-            return []
-        self.keep_if_better(round_down_and_fill(self.goal, columns, answer.number))
-        share = answer.number * [column.rate for column in columns]
-        return [columns[i] for i in np.argsort(-share) if share[i] > SOLVER * share.max()]
+        if answer is not None:
+            self.keep_if_better(round_down_and_fill(self.goal, columns, answer.number))
 
     def solve_whole_for(self, seconds: float) -> None:
         """Solve the whole program over all columns, for at most these seconds."""

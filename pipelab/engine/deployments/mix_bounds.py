@@ -114,12 +114,12 @@ class MixSearch:
     def _look(self, mix: PipelineColumn) -> bool:
         """Find the best pipeline on a mix; return whether that is now known."""
         best = self.parts.best_on(np.array(mix.gpus), mix.offer)
-        if best is None or best.bound is None or mix.offer.merged:
+        if best is None or best.status not in ("optimal", "infeasible") or mix.offer.merged:
             return False
         shape = tuple((self.generation.goal.counts + 1).tolist())
         most = self._attained.setdefault(mix.offer.problem, np.full(shape, math.inf))
         part = tuple(slice(n + 1) for n in mix.gpus)
-        most[part] = np.minimum(most[part], best.bound)
+        most[part] = np.minimum(most[part], given(best.bound))
         return True
 
     def _mixes(self, pool: str) -> Iterator[PipelineColumn]:
