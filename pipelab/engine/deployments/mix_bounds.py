@@ -24,6 +24,7 @@ import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from pipelab.engine.deployments.column_generation import Generation
+from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS
 from pipelab.engine.deployments.master_program import PipelineColumn, solve_whole_program
 from pipelab.engine.deployments.mix_tables import smallest
 from pipelab.engine.deployments.parts import PartsSearch
@@ -36,7 +37,6 @@ from pipelab.problem import Problem
 _NEVER_SECONDS = 1e30  # of a class of which no stage reaches a rate
 _ROUNDS_STUCK = 2  # of the relaxation, one after the other, without a better bound
 _ROUND_SHARE = 0.005  # of the bound, which is better
-_PROGRAM_SECONDS = 0.5  # for the whole program over mixes
 _MOST_ROUNDS = 60
 
 
@@ -100,15 +100,17 @@ class MixSearch:
         return max(known, default=0.0) * (1 + LAST_BITS)
 
     def _chosen(self, mixes: list[PipelineColumn]) -> list[PipelineColumn]:
-        """Return the mixes of the whole program; none if it takes too long."""
+        """Return the mixes of the whole program; none if none were found in time."""
         generation = self.generation
         near = [m for m in mixes if given(generation.prices).profit(m) >= -generation.slack]
-        until = generation.deadline.within(_PROGRAM_SECONDS)
+        until = generation.deadline.within(ROUNDING_SECONDS)
         run = solve_whole_program(generation.goal, near, until)
-        if run.x is None or run.status != "optimal":
+        if run.x is None:
             return []
         chosen = as_often_as_chosen(near, run.x)
-        generation.bound_by_list(generation.slack, generation.goal.value(chosen), "mixes of GPUs")
+        if run.status == "optimal":
+            most = generation.goal.value(chosen)
+            generation.bound_by_list(generation.slack, most, "mixes of GPUs")
         return list(dict.fromkeys(chosen))
 
     def _look(self, mix: PipelineColumn) -> bool:

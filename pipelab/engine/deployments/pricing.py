@@ -136,8 +136,7 @@ class Offer:
     def work(self) -> np.ndarray:
         """The most that a stage of each composition does of a pipeline's work, as tokens/s through all layers."""
         layers = self.table.spans.layers
-        rate = np.minimum(self.table.rate, self.most_rate)
-        return (rate * layers).max(axis=1, initial=0.0) / self.problem.model.layers
+        return (self.table.rate * layers).max(axis=1, initial=0.0) / self.problem.model.layers
 
     def most_work(self, prices: np.ndarray) -> float:
         """The most work of a stage for the price of its GPUs: no pipeline has more rate per price."""
