@@ -400,7 +400,7 @@ class Offer:
         slowest, took = self._slowest_and_seconds(stages)
         if not slowest or took > self.longest:
             return 0.0
-        return float(min(slowest, self.most_tokens(np.array(slowest)) / took))
+        return min(slowest, float(self.most_tokens(np.array(slowest))) / took)
 
     def _slowest_and_seconds(self, stages: Sequence[StageOf]) -> tuple[float, float]:
         """The rate of the slowest stage or link, and the seconds of a traversal."""
