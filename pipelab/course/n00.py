@@ -202,7 +202,7 @@ def plot_cut(problem: Problem, placement: Placement) -> "Figure":
             "range": [0.4, len(parts) + 0.6],
             "tickfont": {"size": 11},
         },
-        yaxis2={"title": "ms per batch", "range": [0, 1.14 * max(times)]},
+        yaxis2={"title": "ms per batch", "range": [0, 1.14 * max(times)], "exponentformat": "none"},
     )
 
 
@@ -252,7 +252,7 @@ def _cut_title(problem: Problem, placement: Placement, parts: list[_Part]) -> tu
     several = "," in stages
     named = [f"GPU{'s' * several} {stages}"] if stages else []
     named += [part.name for part in slowest if not part.layers]
-    takes = f"take{'' if several or named[1:] else 's'} {slowest[0].ms:,.0f} ms"
+    takes = f"take{'' if several or named[1:] else 's'} {slowest[0].ms:,.0f} ms{' each' * (len(slowest) > 1)}"
     rate = 1000 * problem.workload.tokens / slowest[0].ms
     idle = len(problem.cluster) - len(placement.gpus)
     note = "framed: the bottleneck" + (f"; {counted(idle, 'GPU')} idle" if idle else "")

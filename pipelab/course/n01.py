@@ -127,7 +127,8 @@ def _ranking(rows: Sequence[_Split]) -> str:
         return "No split fits in memory"
     best, last = ranked[0], ranked[-1]
     others = [row for row in ranked if row.slowest > best.slowest * SAME]
-    says = f"{best.name[:1].upper()}{best.name[1:]}: {best.slowest:,.0f} ms for the slowest stage"
+    winners = listed([row.name for row in ranked if row not in others])
+    says = f"{winners[:1].upper()}{winners[1:]}: {best.slowest:,.0f} ms for the slowest stage"
     if others:
         says += f"; {others[0].name} takes {others[0].slowest / best.slowest - 1:.0%} more"
     if len(others) > 1:

@@ -14,8 +14,8 @@ from pipelab.course.pictures import finish, plot_lines
 from pipelab.display import counted
 from pipelab.engine.speed_scenarios import Sensitivity
 from pipelab.figures.theme import (
+    NEUTRAL,
     NEUTRAL_LIGHT,
-    TYPE_COLOURS,
     colour_of_types,
     line,
     new_figure,
@@ -149,7 +149,7 @@ def plot_roofline(
             hovertemplate=f"{gpu}, %{{text}}: %{{y:.3g}} TFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
         )
     ridges = ", ".join(f"{roof.ridge:.0f} ({gpu})" for gpu, roof in roofs.items())
-    decades = {"type": "log", "dtick": 1, "tickformat": "~r"}
+    decades = {"type": "log", "dtick": 1, "tickformat": ",~r"}
     return finish(
         figure,
         f"Ridge points at {ridges} FLOPs per byte",
@@ -214,7 +214,8 @@ def plot_measured_stages(stages: "DataFrame") -> "Figure":
         hover_name="what",
         hover_data=["measured", "predicted"],
         category_orders={"phase": list(phases)},
-        color_discrete_sequence=TYPE_COLOURS,
+        color_discrete_map=colour_of_types(stages["gpu_type"]),
+        labels={"gpu_type": "GPU"},
     )
     figure.update_traces(marker={"size": 10, "opacity": 0.75})
     figure.layout.annotations = ()  # the axes name the phases
@@ -261,21 +262,24 @@ def plot_sensitivity(found: "Sensitivity", robust: "Sensitivity | None" = None) 
     >>> from pipelab import course
     >>> figure = plot_sensitivity(pl.sensitivity(course.five_gpus(), within=0.1))
     >>> [trace.name for trace in figure.data]
-    ['A100-SXM-40', 'L4', 'T4', 'all GPUs', 'links']
+    ['links', 'all GPUs', 'T4', 'L4', 'A100-SXM-40']
     """
     figure = new_figure()
     names = dict.fromkeys(s.what for s in found.scenarios[1:] if "," not in s.what)
+    colours = colour_of_types(names) | {"links": NEUTRAL_LIGHT, "all GPUs": NEUTRAL}
     for plan, look in [(found, "solid"), *([(robust, "dot")] if robust else [])]:
-        for name, colour in zip(names, TYPE_COLOURS, strict=False):
+        for name in reversed(names):
             cases = [s for s in (*plan.scenarios, *plan.turns) if s.what == name or s.factor == 1]
             ends = sorted((100 * (s.factor - 1), 100 * (1 - s.loss)) for s in cases)
             x, y = zip(*ends, strict=True)
             hover = "%{x:+.1f}%: keeps %{y:.1f}%<extra></extra>"
             more: dict[str, Any] = {"mode": "lines+markers", "hovertemplate": hover}
             more["showlegend"] = plan is found
-            figure.add_trace(line(plain(name), x, y, colour, 2, {"dash": look}, **more))
+            wide = {"links": 10.0, "all GPUs": 5.0}.get(name, 2.5)  # others cover them
+            figure.add_trace(line(plain(name), x, y, colours[name], wide, {"dash": look}, **more))
     axes = {"x": "% faster than predicted", "y": "% of the best rate kept"}
-    return finish(figure, found.sentence, "dotted: the other plan" if robust else "", **axes)
+    note = f"dotted: another plan, which loses up to {robust.worst.loss:.1%}" if robust else ""
+    return finish(figure, found.sentence, note, **axes)
 
 
 # Exercises

@@ -235,8 +235,8 @@ def plot_measured(run: Run) -> "Figure":
         In ms from the common start; the title says how much longer the measured makespan is.
     """
     ends = run.measured.makespan, run.simulated.makespan
-    above = f"{run.excess:.1%} above the simulated {ends[1]:.0f}"
-    said = f"{run.measured.schedule.name}: measured {ends[0]:.0f} ms, {above}"
+    above = f"{run.excess:.1%} above the simulated {ends[1]:,.0f}"
+    said = f"{run.measured.schedule.name}: measured {ends[0]:,.0f} ms, {above}"
     return plot_timelines({"measured": run.measured, "simulated": run.simulated}, finding=said)
 
 

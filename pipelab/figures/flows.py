@@ -20,6 +20,7 @@ from pipelab.placement import named_layers
 _TALL_PIXELS, _LOW_PIXELS = 26, 15  # a row of few stages, and of many
 _MOST_TALL_ROWS = 16
 _WIDEST_LINK_PIXELS = 8
+_SLANT = 0.016  # of all layers, so that the lines of one stage fan out
 _FEW_LAYERS = 20  # of which every number is written
 
 
@@ -61,7 +62,7 @@ def plot_flow(flow: Flow) -> Figure:
     lines = [
         line(
             f"{width / _WIDEST_LINK_PIXELS * most:,.0f} tokens/s",
-            [x for a, _, b, _ in ends for x in (a, b, None)],
+            [x for a, _, b, _ in ends for x in (a, b + _SLANT * layers, None)],
             [y for _, v, _, w in ends for y in (v, w, None)],
             NEUTRAL,
             width,
