@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
     from plotly.graph_objects import Figure  # noqa: TID251 - the type alone
 else:  # for annotations: pandas and plotly are imported when the first frame or figure is made
-    DataFrame, Figure = "DataFrame", "Figure"
+    DataFrame, Figure, Series = "DataFrame", "Figure", "Series"
 
 __all__ = [
     "DOES_NOT_FIT", "KIND_COLOURS", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED",
-    "STOPPED", "DataFrame", "Figure", "Outcome", "breakable", "coloured_rows", "counted", "data_frame",
+    "STOPPED", "DataFrame", "Figure", "Outcome", "Series", "breakable", "coloured_rows", "counted", "data_frame",
     "duration", "ended", "ending", "listed", "named", "number", "outcome_of", "outcome_of_row", "proven_among", "rate",
     "show_ids", "table",
 ]  # fmt: skip

@@ -4,14 +4,14 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import finish, plot_lines
-from pipelab.display import counted
+from pipelab.display import DataFrame, Figure, counted
 from pipelab.engine.speed_scenarios import Sensitivity
 from pipelab.figures.theme import (
     NEUTRAL_LIGHT,
@@ -27,11 +27,6 @@ from pipelab.hardware.pass_times import Demand
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-    from plotly.graph_objects import Figure
-
 
 # The roofline as Williams et al. draw it
 
@@ -98,7 +93,7 @@ def _work(model: Transformer, load: Workload) -> tuple[float, float]:
 
 def plot_roofline(
     costs: Roofline, model: Transformer, gpus: Sequence[str], loads: Mapping[str, Workload]
-) -> "Figure":
+) -> Figure:
     """Draw the roof of every GPU type, and where a layer lies under it.
 
     Parameters
@@ -162,7 +157,7 @@ def plot_roofline(
 # Stages that were measured for the course
 
 
-def measured_stages() -> "DataFrame":
+def measured_stages() -> DataFrame:
     """Return the stages of `data/stage_times.csv` with what the roofline predicts.
 
     Returns
@@ -182,7 +177,7 @@ def measured_stages() -> "DataFrame":
 _HELD_OUT = "H200-SXM"  # nothing was fitted to it
 
 
-def plot_measured_stages(stages: "DataFrame") -> "Figure":
+def plot_measured_stages(stages: DataFrame) -> Figure:
     """Draw by how much each predicted stage is off: decode over its batch, prefill over its tokens.
 
     Parameters
@@ -240,7 +235,7 @@ def _median_off(errors: Any) -> float:
 # A plan where GPUs are faster or slower than predicted
 
 
-def plot_sensitivity(found: "Sensitivity", robust: "Sensitivity | None" = None) -> "Figure":
+def plot_sensitivity(found: "Sensitivity", robust: "Sensitivity | None" = None) -> Figure:
     """Draw the share of the best rate that a plan keeps, over the factor of each thing that may be off.
 
     Parameters
@@ -300,7 +295,7 @@ def _crossing(given: Given) -> float:
     return max(1, -(-given.weights * given.speed // gain)) if gain > 0 else math.inf
 
 
-def _draw_layer(failure: Failure) -> "Figure":
+def _draw_layer(failure: Failure) -> Figure:
     given = failure.given
     cross = _crossing(given)
     never = math.isinf(cross)

@@ -4,13 +4,14 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.course.exercises import Exercise, Function, Given, drawn
 from pipelab.course.ledger.published_programs import scheduler_1f1b
+from pipelab.display import DataFrame
 from pipelab.engine.schedules import schedule
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.solving import solve
@@ -24,10 +25,6 @@ from pipelab.hardware.what_fits import node_mixes
 from pipelab.problem import Problem, Workload
 from pipelab.schedules import Schedule
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-
 # The results that the write-up's author published later, beside pipelab's for the same GPUs
 
 
@@ -36,7 +33,7 @@ _TYPE, _GPUS, _LINK_GB_PER_S = "A100-SXM-80", 8, 300.0
 _LENGTH, _LAYERS, _D_MODEL, _D_FF, _HEADS, _VOCAB = 4096, 32, 8192, 22016, 64, 32000
 
 
-def author_results() -> "DataFrame":
+def author_results() -> DataFrame:
     """The results table of the author's repository, and what pipelab's roofline says of it.
 
     Returns

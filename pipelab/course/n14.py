@@ -3,12 +3,12 @@
 import math
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import Block, BlockRow, plot_rows, plot_what_fits
-from pipelab.display import counted
+from pipelab.display import DataFrame, Figure, Series, counted
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.placement_timelines import TrainingTimeline
@@ -22,11 +22,6 @@ from pipelab.hardware.training_memory import activation_bytes, head_bytes
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
-if TYPE_CHECKING:
-    from pandas import DataFrame, Series
-    from plotly.graph_objects import Figure
-
-
 # Published times: profiles of one stage, and whole steps (`data/training_times.csv`)
 
 
@@ -35,7 +30,7 @@ OF_GPT = {"fused_attention": False, "gate": False, "dropout": True}
 TIMES = ("forward_ms", "backward_input_ms", "backward_weight_ms", "step_s")
 
 
-def training_errors(costs: "Roofline | None" = None) -> "DataFrame":
+def training_errors(costs: "Roofline | None" = None) -> DataFrame:
     """Return the rows of `data/training_times.csv` beside what the roofline says.
 
     Parameters
@@ -75,7 +70,7 @@ def training_errors(costs: "Roofline | None" = None) -> "DataFrame":
     return pd.DataFrame(rows)
 
 
-def layer_errors() -> "DataFrame":
+def layer_errors() -> DataFrame:
     """Return the rows of `data/layer_step_times.csv` beside what the roofline says: single layers on H100 and H200.
 
     The roofline trains as Megatron does.
@@ -118,7 +113,7 @@ def layer_errors() -> "DataFrame":
     return pd.DataFrame(rows)
 
 
-def gpt(row: "Series") -> Transformer:
+def gpt(row: Series) -> Transformer:
     """The model of a row."""
     wide, each = round(8 / 3 * row.d_model), row.d_model // row.heads
     return Transformer(
@@ -126,7 +121,7 @@ def gpt(row: "Series") -> Transformer:
     )
 
 
-def _predicted(costs: "Roofline", row: "Series") -> dict[str, float]:
+def _predicted(costs: "Roofline", row: Series) -> dict[str, float]:
     """Milliseconds of a microbatch on one rank in the mean, or seconds of a whole step."""
     if row.forward_ms > 0:
         whole = _of_layers(costs, row, row.layers, head=True)
@@ -147,9 +142,7 @@ def _predicted(costs: "Roofline", row: "Series") -> dict[str, float]:
     return {"step_s": float(simulate(order, times).makespan + update)}
 
 
-def _of_layers(
-    costs: "Roofline", row: "Series", layers: int, *, head: bool
-) -> tuple[Any, Any, Any]:
+def _of_layers(costs: "Roofline", row: Series, layers: int, *, head: bool) -> tuple[Any, Any, Any]:
     """Seconds of forward, input gradient and weight gradient of a microbatch; recomputation is in the second."""
     t, demand, gpu = int(row.tensor_parallel), _demand(row), _gpu(costs, row)
     tokens, options = row.microbatch * row.sequence, {"sequence": row.sequence, "degree": t}
@@ -171,17 +164,17 @@ def _of_layers(
     return forward, back, weight
 
 
-def _demand(row: "Series") -> Demand:
+def _demand(row: Series) -> Demand:
     return Demand(gpt(row), Workload(row.sequence, row.microbatch, "training"))
 
 
-def _gpu(costs: "Roofline", row: "Series") -> GPU:
+def _gpu(costs: "Roofline", row: Series) -> GPU:
     inside = row.node_gb_per_s if row.tensor_parallel > 1 else None
     memory = costs.gpus[row.gpu_type].memory_gb
     return GPU(row.gpu_type, memory, None, "node" if inside else "", inside)
 
 
-def _mfu(costs: "Roofline", row: "Series", seconds: float) -> float:
+def _mfu(costs: "Roofline", row: Series, seconds: float) -> float:
     step = row.microbatches * training_flops(gpt(row), _demand(row).load)
     peak = row.ranks * row.tensor_parallel * costs.gpus[row.gpu_type].fp16_tflop_per_s * 1e12
     return step / (seconds * peak)
@@ -195,7 +188,7 @@ ACTIVATIONS = TYPE_COLOURS[0]
 _NARROW = 0.1  # of the picture: too narrow for more than a number
 
 
-def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "Figure":
+def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> Figure:
     """A row per stage: state of its parameters, then activations at their peak; a line at the end of memory.
 
     Parameters
@@ -273,7 +266,7 @@ def _fewest(given: Given, back: int = 1) -> float:
     return next(fitting, math.inf)
 
 
-def _draw_stage(failure: Failure) -> "Figure":
+def _draw_stage(failure: Failure) -> Figure:
     given, fewest = failure.given, _fewest(failure.given)
     text = "Even with all layers recomputed, the stage does not fit"
     if not math.isinf(fewest):
@@ -328,7 +321,7 @@ def _copies(given: Given) -> float:
     return max(1, math.ceil(shared * given.parameters / spare)) if shared else 1
 
 
-def _draw_copies(failure: Failure) -> "Figure":
+def _draw_copies(failure: Failure) -> Figure:
     given, fewest = failure.given, _copies(failure.given)
     text = "However many copies share, it does not fit"
     if not math.isinf(fewest):

@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isclose
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import plot_lines
+from pipelab.display import Figure
 from pipelab.engine.flows.flowing import flow
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.solvers.solver_run import Progress
@@ -20,10 +20,6 @@ from pipelab.fields import Frozen
 from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.measured_times import Measured
 from pipelab.problem import Model, Problem, Workload
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # Helix's clusters
 
@@ -210,7 +206,7 @@ def _least(given: Given) -> int:
     return min(_passed(given))
 
 
-def _draw_spans(failure: Failure) -> "Figure":
+def _draw_spans(failure: Failure) -> Figure:
     given = failure.given
     passed = _passed(given)
     layer = 1 + passed.index(min(passed))

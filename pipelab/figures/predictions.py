@@ -2,13 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import Figure
+from pipelab.display import DataFrame, Figure, Series
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import BOTTLENECK, GRID, figure_of, finish, line, plain, points
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
-
     from pipelab.hardware.calibration import Calibration
 
 _COLUMNS = ("what", "measured", "predicted", "unit", "error", "phase", "note")
@@ -16,7 +14,7 @@ _ENGINES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#
 _APART = 0.09  # height between the engines' rows of points in one group
 
 
-def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> Figure:
+def plot_against_measured(table: DataFrame, explain_above: float = 0.2) -> Figure:
     """Draw by how much each predicted time is off, by phase and GPUs that cut a layer.
 
     Parameters
@@ -96,7 +94,7 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> Fig
     return figure
 
 
-def plot_calibration(fit: "Calibration") -> "Figure":
+def plot_calibration(fit: "Calibration") -> Figure:
     """Draw by how much each time was off before constants were fitted, is after, and is when predicted from the others.
 
     Parameters
@@ -122,7 +120,7 @@ def plot_calibration(fit: "Calibration") -> "Figure":
     return figure.update_layout(title_text=f"Calibration: {fit.sentence}")
 
 
-def _engine_of(table: "DataFrame") -> "Series":
+def _engine_of(table: DataFrame) -> Series:
     import pandas as pd
 
     return table.get("engine", pd.Series("", table.index)).fillna("")

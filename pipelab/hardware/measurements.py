@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from pipelab.display import listed
+from pipelab.display import DataFrame, listed
 from pipelab.evaluation import Evaluation
 from pipelab.fields import instance
 from pipelab.files.bundled_folders import data_dir
@@ -30,11 +30,8 @@ from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
-
-def against_measured(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
+def against_measured(costs: Roofline | None = None, path: str | Path | None = None) -> DataFrame:
     """Compare each measurement with what the roofline predicts.
 
     Parameters
@@ -84,7 +81,7 @@ def against_measured(costs: Roofline | None = None, path: str | Path | None = No
     return table[[*first, *[c for c in table.columns if c not in first]]]
 
 
-def against_served(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
+def against_served(costs: Roofline | None = None, path: str | Path | None = None) -> DataFrame:
     """Compare times of servers that many requests use at once with what the roofline predicts.
 
     Parameters
@@ -126,7 +123,7 @@ def against_served(costs: Roofline | None = None, path: str | Path | None = None
     return table[[*first, *[c for c in table.columns if c not in first]]]
 
 
-def against_pipelines(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
+def against_pipelines(costs: Roofline | None = None, path: str | Path | None = None) -> DataFrame:
     """Compare pipelines that were measured with what they would yield by each way to fill them.
 
     Parameters
@@ -308,7 +305,7 @@ def _off(evaluation: Evaluation, faster: "list[float]") -> float:
     return min(rates)
 
 
-def held_out_errors() -> "DataFrame":
+def held_out_errors() -> DataFrame:
     """Return the rows of `data/held_out_times.csv` with their `error` by the bundled constants.
 
     A request is predicted as its prompt and then token by token, with half its answer in context;
@@ -328,7 +325,7 @@ def held_out_errors() -> "DataFrame":
     return held_out_rows(Roofline())
 
 
-def error_bands(table: "DataFrame") -> "DataFrame":
+def error_bands(table: DataFrame) -> DataFrame:
     """Return quantiles of the prediction error by phase, GPUs per layer and engine.
 
     Parameters

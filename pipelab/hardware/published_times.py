@@ -7,12 +7,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.display import counted
+from pipelab.display import DataFrame, counted
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.files.bundled_folders import data_dir
@@ -25,9 +25,6 @@ from pipelab.hardware.serving_engines import Engine
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 # How engines' names begin in the tables and benchmarks of others.
 ENGINE_NAMES = {
@@ -280,7 +277,7 @@ class ServedTime:
         return max(0, int(free / one))
 
 
-def served_rows(costs: Predictor, path: Path) -> "DataFrame":
+def served_rows(costs: Predictor, path: Path) -> DataFrame:
     """Return a file with the columns of `data/served_times.csv` with the `tpot_error` and `ttft_error` of every row.
 
     Raises
@@ -415,7 +412,7 @@ def band_of(group: TimeGroup, costs: Predictor) -> Band:
 
 
 @lru_cache(maxsize=4)
-def published_errors(costs: Predictor) -> "DataFrame":
+def published_errors(costs: Predictor) -> DataFrame:
     """Predict every published time of the two tables that are not for fitting: held-out rows, and servers.
 
     Returns
@@ -440,7 +437,7 @@ def published_errors(costs: Predictor) -> "DataFrame":
     return table[table["error"].notna()]
 
 
-def held_out_rows(costs: Predictor) -> "DataFrame":
+def held_out_rows(costs: Predictor) -> DataFrame:
     """Return `data/held_out_times.csv` with the `error` of every row; a request is mostly decoding."""
     import pandas as pd
 
