@@ -25,9 +25,8 @@ from pipelab.fields import (
 
 __all__ = ["GPU", "Cluster"]
 
-_UUID = re.compile(
-    r"GPU-[0-9a-fA-F-]+"
-)  # as nvidia-smi -L prints it; MIG instances begin with MIG-
+# As nvidia-smi -L prints it; MIG instances begin with MIG-.
+_UUID = re.compile(r"GPU-[0-9a-fA-F-]+")
 
 
 def _index(value: Any) -> int | str:

@@ -814,9 +814,8 @@ class Problem:
         if unknown:
             remedy = "give costs=LinearThroughput({…}) for others"
             expected = f"not a GPU type the cost model knows ({remedy}); "
-            raise InvalidValue(
-                "Problem", [("gpu_type", t, expected + nearest(t, known)) for t in unknown]
-            )
+            problems = [("gpu_type", t, expected + nearest(t, known)) for t in unknown]
+            raise InvalidValue("Problem", problems)
         if self.max_gpus_per_stage is None:
             object.__setattr__(self, "max_gpus_per_stage", self.cluster.largest_node)
         if self.costs.filling not in get_args(Filling):
@@ -892,9 +891,8 @@ class Problem:
             bad, found = given, rate
             expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
         if bad.size:
-            raise InvalidValue(
-                f"{type(self.costs).__name__}.link_throughput", [("rate", found, expected)]
-            )
+            asked = f"{type(self.costs).__name__}.link_throughput"
+            raise InvalidValue(asked, [("rate", found, expected)])
         return rates.copy() if given.ndim else rates.item()
 
     def stage_cost(self, gpus: Sequence[GPU], layers: range) -> StageCost:

@@ -278,9 +278,8 @@ def plot_waits(says: Sequence[str]) -> Figure:
         if said is None:
             continue
         whom = int(said["whom"])
-        side = (
-            1 if whom > rank else -1
-        )  # two that wait for each other have an arrow above and one below
+        # Two that wait for each other have an arrow above and one below.
+        side = 1 if whom > rank else -1
         ends = {"ax": rank + 0.1 * side, "x": whom - 0.1 * side, "ay": 0.3 * side, "y": 0.3 * side}
         head = {"arrowcolor": colours[rank], "arrowwidth": 2.5, "standoff": 0}
         figure.add_annotation(**ARROW, **ends, **head)

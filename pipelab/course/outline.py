@@ -46,8 +46,7 @@ def notebooks_of_the_course() -> tuple[Notebook, ...]:
             r"# (?P<title>[^\n:?]+).*^\*(?P<minutes>\d+) minutes", head, flags=re.S | re.M
         )
         if not found:
-            raise InvalidData(
-                f"{path}: the first cell: expected a title and a line such as '*20 minutes · next: …*'"
-            )
+            expected = "expected a title and a line such as '*20 minutes · next: …*'"
+            raise InvalidData(f"{path}: the first cell: {expected}")
         books.append(Notebook(path.name, found["title"], int(found["minutes"])))
     return tuple(books)

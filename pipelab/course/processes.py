@@ -362,7 +362,6 @@ def _heard(
                     "is less busy, or with fewer ranks"
                 )
             stands = [f"rank {rank} {text.decode()}" for rank, text in enumerate(now)]
-            raise InvalidSchedule(
-                stands, f"this program hangs (no progress for {timeout:.3g} s) and"
-            )
+            hangs = f"this program hangs (no progress for {timeout:.3g} s) and"
+            raise InvalidSchedule(stands, hangs)
     return [said[rank] for rank in range(len(processes))]

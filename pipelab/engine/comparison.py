@@ -150,9 +150,8 @@ def compare(
         raise InvalidValue("compare", [("methods", methods, expected)])
     for name in options:
         if name not in given:
-            raise UnknownName(
-                f"there are options for {name!r}, which is not compared; {nearest(name, given)}"
-            )
+            known = nearest(name, given)
+            raise UnknownName(f"there are options for {name!r}, which is not compared; {known}")
     results, refused = {}, {}
     with noted_interrupts(passed_on=False) as interrupted:
         for method in given:

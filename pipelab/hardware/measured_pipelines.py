@@ -80,9 +80,8 @@ class PipelineRun:
                 raise InvalidValue("a pipeline", [("stages", text, nearest(types[0], known))])
             found.append((int(number), types[0], len(types)))
         if sum(number for number, _, _ in found) != self.layers:
-            raise InvalidValue(
-                "a pipeline", [("stages", self.stages, f"expected {self.layers} layers in all")]
-            )
+            expected = f"expected {self.layers} layers in all"
+            raise InvalidValue("a pipeline", [("stages", self.stages, expected)])
         return found
 
     def timed(self, costs: Predictor) -> list[DynamicStage]:

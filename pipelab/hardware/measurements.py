@@ -255,10 +255,8 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
     )
     if len(evaluation.stages) > 1:
         sentence += f" {_of_pipelines(problem, evaluation)}"
-    compared, used = (
-        set(published_errors(Roofline())["gpu_type"]),
-        evaluation.stages[slowest].gpu_types,
-    )
+    compared = set(published_errors(Roofline())["gpu_type"])
+    used = evaluation.stages[slowest].gpu_types
     never = [t for t in dict.fromkeys(used) if t not in compared]
     if never:
         sentence += f" No published time of {listed(never)} was compared."

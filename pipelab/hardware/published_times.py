@@ -304,9 +304,8 @@ def of_known_models(rows: list[tuple[Row, Any]]) -> list[tuple[Row, Any]]:
     known = models().index
     for row, one in rows:
         if one.model not in known:
-            raise row.error(
-                "model", one.model, f"there is no such model; {nearest(one.model, known)}"
-            )
+            expected = f"there is no such model; {nearest(one.model, known)}"
+            raise row.error("model", one.model, expected)
     return rows
 
 

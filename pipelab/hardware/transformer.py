@@ -162,10 +162,8 @@ class Transformer(ModelLike):
     def __post_init__(self) -> None:
         problems: list[tuple[str, object, str]] = []
         for name in ("precision", "kv_precision"):
-            if getattr(self, name) not in PRECISIONS:
-                raise UnknownName(
-                    f"there is no {name}={getattr(self, name)!r}; {nearest(str(getattr(self, name)), PRECISIONS)}"
-                )
+            if (value := getattr(self, name)) not in PRECISIONS:
+                raise UnknownName(f"there is no {name}={value!r}; {nearest(value, PRECISIONS)}")
         if self.heads % self.kv_heads:
             expected = f"expected a divisor of heads = {self.heads}: each key/value head serves equally many queries"
             problems.append(("kv_heads", self.kv_heads, expected))

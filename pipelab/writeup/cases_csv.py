@@ -288,9 +288,8 @@ def save_case(problem: Problem, path: str | Path) -> Path:
     if problem.cluster.latency_ms.any():
         remedy = "dataclasses.replace(cluster, latency_ms=0)"
         expected = f"expected none: the write-up's format has no place for them; {remedy}"
-        raise NotApplicable(
-            "save_case", [("latency_ms", float(problem.cluster.latency_ms.max()), expected)]
-        )
+        longest = float(problem.cluster.latency_ms.max())
+        raise NotApplicable("save_case", [("latency_ms", longest, expected)])
 
     def write(name: str, header: list[str], rows: list[list[Any]]) -> None:
         texts = [["" if cell is None else csv_rows.plain(cell) for cell in row] for row in rows]

@@ -394,9 +394,8 @@ def certificate(result: Result) -> Certificate:
             f"certificate(solve(problem.with_in_flight({number}), objective='rate')) proves which rate none exceeds"
         )
         raise NotApplicable("certificate", [("result", result.throughput, expected)])
-    raise PipelabError(
-        f"a placement of {rate:,.7g} tokens/s exists, so {result.throughput} is not the best"
-    )
+    doubt = f"so {result.throughput} is not the best"
+    raise PipelabError(f"a placement of {rate:,.7g} tokens/s exists, {doubt}")
 
 
 def _proven(holds: bool, otherwise: str) -> None:
