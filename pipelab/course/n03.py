@@ -17,14 +17,7 @@ from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import ClaimedValue, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, stage_cost, three_sites
-from pipelab.course.pictures import (
-    ARROW,
-    BARE,
-    SAME,
-    add_legend,
-    finish,
-    retitle,
-)
+from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish, retitle
 from pipelab.display import Figure, number
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate

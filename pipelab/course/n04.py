@@ -9,12 +9,7 @@ from typing import Any, cast
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
-from pipelab.course.pictures import (
-    Block,
-    BlockRow,
-    colour_of,
-    plot_rows,
-)
+from pipelab.course.pictures import Block, BlockRow, colour_of, plot_rows
 from pipelab.display import Figure
 from pipelab.engine.solving import solve
 from pipelab.fields import given

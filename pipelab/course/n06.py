@@ -13,24 +13,10 @@ from pipelab.cluster import Cluster
 from pipelab.counting import rates_of_mixes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
-from pipelab.course.pictures import (
-    SAME,
-    Block,
-    BlockRow,
-    colour_of,
-    finish,
-    plot_rows,
-)
+from pipelab.course.pictures import SAME, Block, BlockRow, colour_of, finish, plot_rows
 from pipelab.display import Figure, counted, number
 from pipelab.engine.solving import solve
-from pipelab.figures.theme import (
-    BOTTLENECK,
-    WRONG,
-    colour_of_types,
-    ink_on,
-    new_figure,
-    plain,
-)
+from pipelab.figures.theme import BOTTLENECK, WRONG, colour_of_types, ink_on, new_figure, plain
 from pipelab.problem import Model, Problem
 
 # The problem

@@ -20,13 +20,7 @@ from pipelab.engine.timeline.timeline import simulate
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
-from pipelab.splits import (
-    bottleneck,
-    split_by_flops,
-    split_even,
-    split_exhaustive,
-    split_minmax,
-)
+from pipelab.splits import bottleneck, split_by_flops, split_even, split_exhaustive, split_minmax
 
 if TYPE_CHECKING:
     from pipelab.engine.timeline import Timeline
