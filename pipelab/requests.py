@@ -36,15 +36,8 @@ from pipelab.placement import Placement
 from pipelab.problem import Phase, Problem
 
 __all__ = [
-    "Best",
-    "Limits",
-    "Service",
-    "Times",
-    "best_deployment",
-    "best_service",
-    "for_phase",
-    "times",
-]
+    "Best", "Limits", "Service", "Times", "best_deployment", "best_service", "for_phase", "times",
+]  # fmt: skip
 
 TOKEN_BYTES = 4  # of a sampled token on its way back
 KEPT = 1 + 1e-9  # times a limit: the last bits of the arithmetic

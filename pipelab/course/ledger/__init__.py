@@ -8,13 +8,6 @@ from pipelab.course.ledger.book import AUTHORS_CODE, DOCUMENTS, Ledger, claims, 
 from pipelab.course.ledger.claims import KINDS, VERDICTS, Claim, agreement
 
 __all__ = [
-    "AUTHORS_CODE",
-    "DOCUMENTS",
-    "KINDS",
-    "VERDICTS",
-    "Claim",
-    "Ledger",
-    "agreement",
-    "claims",
-    "reproduce",
-]
+    "AUTHORS_CODE", "DOCUMENTS", "KINDS", "VERDICTS", "Claim", "Ledger",
+    "agreement", "claims", "reproduce",
+]  # fmt: skip
