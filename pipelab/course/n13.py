@@ -11,13 +11,13 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.course.exercises import Exercise, Function, Given, drawn
 from pipelab.course.ledger.published_programs import scheduler_1f1b
-from pipelab.display import DataFrame
+from pipelab.display import DataFrame, data_frame
 from pipelab.engine.schedules import schedule
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.solving import solve
 from pipelab.errors import shown
 from pipelab.fields import given
-from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import bundled_frame
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
@@ -51,11 +51,9 @@ def author_results() -> DataFrame:
     >>> course.author_results()["fits"].tolist()
     [False, True, False, True, False, True, False, False]
     """
-    import pandas as pd
-
     rows = []
     least: dict[int, float | None] = {}
-    for said in pd.read_csv(data_dir() / "author_results.csv").itertuples():
+    for said in bundled_frame("author_results.csv").itertuples():
         batch, gpus = int(said.batch_size), int(said.a100s)
         problem = _medium(batch, said.usd_per_hour / gpus)
         costs, gpu = cast(Roofline, problem.costs), problem.cluster.gpus[0]
@@ -77,7 +75,7 @@ def author_results() -> DataFrame:
                 "least_usd_per_million": least[batch],
             }
         )
-    return pd.DataFrame(rows)
+    return data_frame(rows)
 
 
 def _medium(batch: int, usd_per_hour: float) -> Problem:

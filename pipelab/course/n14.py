@@ -8,13 +8,13 @@ from typing import Any
 from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import Block, BlockRow, plot_rows, plot_what_fits
-from pipelab.display import DataFrame, Figure, Series, counted
+from pipelab.display import DataFrame, Figure, Series, counted, data_frame
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
-from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import bundled_frame
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import UNFUSED, Roofline, gradients, training_flops, update_seconds
@@ -30,7 +30,7 @@ OF_GPT = {"fused_attention": False, "gate": False, "dropout": True}
 TIMES = ("forward_ms", "backward_input_ms", "backward_weight_ms", "step_s")
 
 
-def training_errors(costs: "Roofline | None" = None) -> DataFrame:
+def training_errors(costs: Roofline | None = None) -> DataFrame:
     """Return the rows of `data/training_times.csv` beside what the roofline says.
 
     Parameters
@@ -53,10 +53,8 @@ def training_errors(costs: "Roofline | None" = None) -> DataFrame:
     >>> len(table), len(held_out), bool(held_out["error"].abs().max() < 0.14)
     (20, 14, True)
     """
-    import pandas as pd
-
     costs, rows = (costs or Roofline()).for_training(), []
-    for row in pd.read_csv(data_dir() / "training_times.csv").itertuples():
+    for row in bundled_frame("training_times.csv").itertuples():
         for what, predicted in _predicted(costs, row).items():
             measured = getattr(row, what)
             found = {"model": row.model, "recompute": row.recompute, "what": what}
@@ -67,7 +65,7 @@ def training_errors(costs: "Roofline | None" = None) -> DataFrame:
                     _mfu(costs, row, seconds) for seconds in (measured, predicted)
                 )
             rows.append(found)
-    return pd.DataFrame(rows)
+    return data_frame(rows)
 
 
 def layer_errors() -> DataFrame:
@@ -93,10 +91,8 @@ def layer_errors() -> DataFrame:
     >>> len(table), bool(table[table["what"] == "backward_weight_ms"]["error"].abs().max() < 0.07)
     (24, True)
     """
-    import pandas as pd
-
     costs, rows = Roofline().for_training(), []
-    for row in pd.read_csv(data_dir() / "layer_step_times.csv").itertuples():
+    for row in bundled_frame("layer_step_times.csv").itertuples():
         model = load_model(row.model)
         demand = Demand(model, Workload(row.sequence, row.microbatch, "training"))
         stored = activation_bytes(model, row.microbatch * row.sequence, sequence=row.sequence)
@@ -110,7 +106,7 @@ def layer_errors() -> DataFrame:
             rows.append(
                 found | {"predicted": predicted, "error": predicted / found["measured"] - 1}
             )
-    return pd.DataFrame(rows)
+    return data_frame(rows)
 
 
 def gpt(row: Series) -> Transformer:
@@ -121,7 +117,7 @@ def gpt(row: Series) -> Transformer:
     )
 
 
-def _predicted(costs: "Roofline", row: Series) -> dict[str, float]:
+def _predicted(costs: Roofline, row: Series) -> dict[str, float]:
     """Milliseconds of a microbatch on one rank in the mean, or seconds of a whole step."""
     if row.forward_ms > 0:
         whole = _of_layers(costs, row, row.layers, head=True)
@@ -142,7 +138,7 @@ def _predicted(costs: "Roofline", row: Series) -> dict[str, float]:
     return {"step_s": float(simulate(order, times).makespan + update)}
 
 
-def _of_layers(costs: "Roofline", row: Series, layers: int, *, head: bool) -> tuple[Any, Any, Any]:
+def _of_layers(costs: Roofline, row: Series, layers: int, *, head: bool) -> tuple[Any, Any, Any]:
     """Seconds of forward, input gradient and weight gradient of a microbatch; recomputation is in the second."""
     t, demand, gpu = int(row.tensor_parallel), _demand(row), _gpu(costs, row)
     tokens, options = row.microbatch * row.sequence, {"sequence": row.sequence, "degree": t}
@@ -168,13 +164,13 @@ def _demand(row: Series) -> Demand:
     return Demand(gpt(row), Workload(row.sequence, row.microbatch, "training"))
 
 
-def _gpu(costs: "Roofline", row: Series) -> GPU:
+def _gpu(costs: Roofline, row: Series) -> GPU:
     inside = row.node_gb_per_s if row.tensor_parallel > 1 else None
     memory = costs.gpus[row.gpu_type].memory_gb
     return GPU(row.gpu_type, memory, None, "node" if inside else "", inside)
 
 
-def _mfu(costs: "Roofline", row: Series, seconds: float) -> float:
+def _mfu(costs: Roofline, row: Series, seconds: float) -> float:
     step = row.microbatches * training_flops(gpt(row), _demand(row).load)
     peak = row.ranks * row.tensor_parallel * costs.gpus[row.gpu_type].fp16_tflop_per_s * 1e12
     return step / (seconds * peak)
@@ -188,7 +184,7 @@ ACTIVATIONS = TYPE_COLOURS[0]
 _NARROW = 0.1  # of the picture: too narrow for more than a number
 
 
-def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> Figure:
+def plot_training_memory(step: TrainingTimeline, finding: str = "") -> Figure:
     """A row per stage: state of its parameters, then activations at their peak; a line at the end of memory.
 
     Parameters

@@ -257,8 +257,13 @@ def saved_run(name: str) -> DataFrame:
     >>> saved_run("aggregated_runs")["method"].iloc[0]
     'aggregated'
     """
-    import pandas as pd
-
     there = sorted(path.stem for path in data_dir().glob("*_runs.csv"))
     refuse_unknown("saved run", name, there)
-    return pd.read_csv(data_dir() / f"{name}.csv")
+    return bundled_frame(f"{name}.csv")
+
+
+def bundled_frame(file: str, **options: Any) -> DataFrame:
+    """Read a table of `data/`, with options of `pandas.read_csv`."""
+    import pandas as pd
+
+    return pd.read_csv(data_dir() / file, **options)

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, cast
 
-from pipelab.display import DataFrame, listed
+from pipelab.display import DataFrame, Series, listed
 from pipelab.evaluation import Evaluation
 from pipelab.fields import instance
 from pipelab.files.bundled_folders import data_dir
@@ -339,9 +339,7 @@ def error_bands(table: DataFrame) -> DataFrame:
     """
     import pandas as pd
 
-    degree = table.get("tensor_parallel", pd.Series(1, table.index)).fillna(1).astype(int)
-    cut = degree.map(_cut)
-    engine = table.get("engine", pd.Series("", table.index)).fillna("")
+    cut, engine = cuts_and_engines(table)
     groups = [(("all", "all", "all"), table["error"])]
     for depth in (1, 2, 3):
         by = table["error"].groupby([table["phase"], cut, engine][:depth])
@@ -350,6 +348,14 @@ def error_bands(table: DataFrame) -> DataFrame:
     bands = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
     bands.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])
     return bands
+
+
+def cuts_and_engines(table: DataFrame) -> tuple[Series, Series]:
+    """Return how many GPUs cut a layer, and which engine ran, of each row: empty where the table names none."""
+    import pandas as pd
+
+    degree = table.get("tensor_parallel", pd.Series(1, table.index)).fillna(1).astype(int)
+    return degree.map(_cut), table.get("engine", pd.Series("", table.index)).fillna("")
 
 
 def _cut(degree: int) -> str:

@@ -16,7 +16,7 @@ from pipelab.display import DataFrame, counted
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.files.bundled_folders import data_dir
-from pipelab.files.csv_rows import Row, frame_of, place, read_objects
+from pipelab.files.csv_rows import Row, bundled_frame, frame_of, place, read_objects
 from pipelab.hardware.known_gpus import GPUFacts, type_of
 from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.pass_times import Demand, Hardware, Span
@@ -438,9 +438,7 @@ def published_errors(costs: Predictor) -> DataFrame:
 
 def held_out_rows(costs: Predictor) -> DataFrame:
     """Return `data/held_out_times.csv` with the `error` of every row; a request is mostly decoding."""
-    import pandas as pd
-
-    rows = pd.read_csv(data_dir() / "held_out_times.csv")
+    rows = bundled_frame("held_out_times.csv")
     times = [held_out_milliseconds(costs, row) / row.seconds / 1000 for row in rows.itertuples()]
     errors = [time - 1 for time in times]
     return rows.assign(error=errors, phase=rows["phase"].replace("request", "decode"))
