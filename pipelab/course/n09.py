@@ -13,14 +13,7 @@ from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import finish, plot_lines
 from pipelab.display import DataFrame, Figure, counted
 from pipelab.engine.speed_scenarios import Sensitivity
-from pipelab.figures.theme import (
-    NEUTRAL_LIGHT,
-    TYPE_COLOURS,
-    colour_of_types,
-    line,
-    new_figure,
-    plain,
-)
+from pipelab.figures import theme
 from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.measurements import against_measured
 from pipelab.hardware.pass_times import Demand
@@ -119,7 +112,7 @@ def plot_roofline(
     InvalidValue
         A number of the model does not fit.
     """
-    figure, colours = new_figure(), colour_of_types(gpus)
+    figure, colours = theme.new_figure(), theme.colour_of_types(gpus)
     roofs = {gpu: roof_of(costs, model, gpu) for gpu in gpus}
     at = {name: arithmetic_intensity(model, load) for name, load in loads.items()}
     work = [_work(model, load)[0] for load in loads.values()]
@@ -129,7 +122,7 @@ def plot_roofline(
         reached = np.minimum(roof.flop_per_s, roof.byte_per_s * x) / 1e12
         hover = f"{gpu}: ridge at {roof.ridge:.0f} FLOP/byte<extra></extra>"
         together: dict[str, Any] = {"legendgroup": gpu, "hovertemplate": hover}
-        figure.add_trace(line(gpu, x, reached, colours[gpu], 3, **together))
+        figure.add_trace(theme.line(gpu, x, reached, colours[gpu], 3, **together))
         seconds = [costs.layer_times(model, load, GPU(gpu, 1))["layer"] for load in loads.values()]
         rim = {"line": {"color": "white", "width": 1}}
         figure.add_scatter(
@@ -209,11 +202,11 @@ def plot_measured_stages(stages: DataFrame) -> Figure:
         hover_name="what",
         hover_data=["measured", "predicted"],
         category_orders={"phase": list(phases)},
-        color_discrete_sequence=TYPE_COLOURS,
+        color_discrete_sequence=theme.TYPE_COLOURS,
     )
     figure.update_traces(marker={"size": 10, "opacity": 0.75})
     figure.layout.annotations = ()  # the axes name the phases
-    figure.add_hline(y=0, line={"color": NEUTRAL_LIGHT, "width": 2}, layer="below")
+    figure.add_hline(y=0, line={"color": theme.NEUTRAL_LIGHT, "width": 2}, layer="below")
     off = 100 * stages[stages["gpu_type"] == _HELD_OUT].groupby("phase")["error"].agg(_median_off)
     finish(
         figure,
@@ -258,17 +251,17 @@ def plot_sensitivity(found: "Sensitivity", robust: "Sensitivity | None" = None) 
     >>> [trace.name for trace in figure.data]
     ['A100-SXM-40', 'L4', 'T4', 'all GPUs', 'links']
     """
-    figure = new_figure()
+    figure = theme.new_figure()
     names = dict.fromkeys(s.what for s in found.scenarios[1:] if "," not in s.what)
     for plan, look in [(found, "solid"), *([(robust, "dot")] if robust else [])]:
-        for name, colour in zip(names, TYPE_COLOURS, strict=False):
+        for name, colour in zip(names, theme.TYPE_COLOURS, strict=False):
             cases = [s for s in (*plan.scenarios, *plan.turns) if s.what == name or s.factor == 1]
             ends = sorted((100 * (s.factor - 1), 100 * (1 - s.loss)) for s in cases)
             x, y = zip(*ends, strict=True)
             hover = "%{x:+.1f}%: keeps %{y:.1f}%<extra></extra>"
             more: dict[str, Any] = {"mode": "lines+markers", "hovertemplate": hover}
             more["showlegend"] = plan is found
-            figure.add_trace(line(plain(name), x, y, colour, 2, {"dash": look}, **more))
+            figure.add_trace(theme.line(theme.plain(name), x, y, colour, 2, {"dash": look}, **more))
     axes = {"x": "% faster than predicted", "y": "% of the best rate kept"}
     return finish(figure, found.sentence, "dotted: the other plan" if robust else "", **axes)
 
