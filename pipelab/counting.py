@@ -240,10 +240,7 @@ def _run(place: Place, size: int, layers: int) -> range | None:
 
 
 def fewest_stages(
-    problem: Problem,
-    rates: dict[Place, Rates],
-    least: float,
-    prices: Sequence[float] | None = None,
+    problem: Problem, rates: dict[Place, Rates], least: float, prices: Sequence[float] | None = None
 ) -> list[Piece] | None:
     """Choose the fewest stages that hold all layers, none slower than some rate; few stages, few links.
 

@@ -122,9 +122,7 @@ class JointAnswer(NamedTuple):
 
 
 def ask_joint(
-    problem: Problem,
-    *families: Callable[[Any, Any, Any], None],
-    relaxed: bool = False,
+    problem: Problem, *families: Callable[[Any, Any, Any], None], relaxed: bool = False
 ) -> JointAnswer:
     """Maximise the rate of the pipeline under families of rows.
 

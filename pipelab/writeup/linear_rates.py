@@ -387,11 +387,7 @@ class LinearThroughput(CostModel):
         return StageTables(throughput, np.where(present, memory, 0.0), passes)
 
     def _balanced(
-        self,
-        workload: Workload,
-        kinds: Sequence[GPU],
-        composition: np.ndarray,
-        layers: np.ndarray,
+        self, workload: Workload, kinds: Sequence[GPU], composition: np.ndarray, layers: np.ndarray
     ) -> np.ndarray:
         """Balanced batch per GPU, shape (C, K, U), by bisection on the common time."""
         slope = np.array([self.coefficients[k.type].per_sequence for k in kinds])[None, :, None]

@@ -112,9 +112,7 @@ def run(
     if recorder.failure is not None:  # in the caller's own `on_progress`
         raise recorder.failure
     return replace(
-        outcome,
-        solve_seconds=time.perf_counter() - built,
-        progress=tuple(recorder.progress),
+        outcome, solve_seconds=time.perf_counter() - built, progress=tuple(recorder.progress)
     )
 
 

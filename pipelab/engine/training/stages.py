@@ -216,10 +216,7 @@ class TrainingStages:
 
 
 def stages_in_training(
-    problem: Problem,
-    recompute: str | None,
-    bytes_per_parameter: float | None,
-    deadline: Deadline,
+    problem: Problem, recompute: str | None, bytes_per_parameter: float | None, deadline: Deadline
 ) -> TrainingStages:
     """Ask the cost model for every stage.
 
