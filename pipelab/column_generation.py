@@ -27,7 +27,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 
-from pipelab import counting
+from pipelab.counting import (
+    Piece,
+    Place,
+    Rates,
+    different_rates,
+    fewest_stages,
+    place_stages,
+    rates_by_place,
+)
 from pipelab.errors import NotApplicable
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
@@ -43,7 +51,7 @@ class KnownPipeline(NamedTuple):
 
     rate: float
     gpus: tuple[int, ...]
-    stages: list[counting.Piece]
+    stages: list[Piece]
 
 
 class DeploymentAndBound(NamedTuple):
@@ -97,7 +105,7 @@ def deploy_by_column_generation(problem: Problem) -> DeploymentAndBound:
     >>> len(answer.placements), round(answer.throughput, 2), round(answer.bound, 2)
     (3, 351.44, 351.44)
     """
-    rates = counting.rates_by_place(problem)
+    rates = rates_by_place(problem)
     counts = problem.cluster.kind_count
     columns: list[KnownPipeline] = []
     prices, bound = np.zeros(len(counts)), 0.0
@@ -118,7 +126,7 @@ def deploy_by_column_generation(problem: Problem) -> DeploymentAndBound:
     )
     number = np.rint(whole.x).astype(int)
     chosen = [c for c, times in zip(columns, number, strict=True) for _ in range(times)]
-    placements = counting.place_stages(problem, [column.stages for column in chosen])
+    placements = place_stages(problem, [column.stages for column in chosen])
     _refuse_less_than_counted(problem, chosen, placements)
     return DeploymentAndBound(
         placements=placements,
@@ -129,7 +137,7 @@ def deploy_by_column_generation(problem: Problem) -> DeploymentAndBound:
 
 
 def best_pipeline(
-    problem: Problem, rates: dict[counting.Place, counting.Rates], prices: np.ndarray
+    problem: Problem, rates: dict[Place, Rates], prices: np.ndarray
 ) -> KnownPipeline | None:
     """Solve the pricing problem: the pipeline that yields most beyond the price of its GPUs.
 
@@ -148,11 +156,11 @@ def best_pipeline(
         None if none fits that yields more than its GPUs cost.
     """
     best, most, paid = None, 0.0, 0.0
-    for rate in counting.different_rates(rates):
+    for rate in different_rates(rates):
         # A faster pipeline pays no less than the cheapest of a lower rate, so this one cannot yield more.
         if rate - paid <= most:
             continue
-        stages = counting.fewest_stages(problem, rates, rate, prices.tolist())
+        stages = fewest_stages(problem, rates, rate, prices.tolist())
         if stages is None:  # nor is any pipeline faster
             break
         gpus = np.bincount([k for stage in stages for k in stage.mix], minlength=len(prices))

@@ -301,9 +301,8 @@ class Outcome:
     @property
     def html(self) -> str:
         """A swatch as bars have it, symbol and word, for the HTML of results."""
-        swatch = (
-            f"display:inline-block;width:1.4em;height:0.8em;{_CSS[self.pattern].format(self.fill)}"
-        )
+        fill = _CSS[self.pattern].format(self.fill)
+        swatch = f"display:inline-block;width:1.4em;height:0.8em;{fill}"
         word = f"<b style='color:{self.ink}'>{escape(str(self))}</b>"
         return f"<span style='white-space:nowrap'><span style='{swatch}'></span> {word}</span>"
 
@@ -395,6 +394,5 @@ def ended_row(row: Mapping[str, Any], *, html: bool = False) -> str:
 
 
 def _ended(outcome: Outcome, among: str, html: bool) -> str:
-    return (outcome.html if html else str(outcome)) + (
-        f" for {escape(among) if html else among}" if among else ""
-    )
+    parts = (outcome.html, escape(among)) if html else (str(outcome), among)
+    return " for ".join(filter(None, parts))
