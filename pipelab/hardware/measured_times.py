@@ -192,9 +192,8 @@ class Measured(CostModel):
         )
         memory = self.needs.stage(model, workload, gpus, layers, batch_split).memory_gb
         rate = workload.tokens / interval if np.isfinite(longest) else 0.0
-        return StageCost(
-            rate, (share,) * len(gpus), memory, pass_seconds=float(pass_time(interval, longest))
-        )
+        passes = float(pass_time(interval, longest))
+        return StageCost(rate, (share,) * len(gpus), memory, pass_seconds=passes)
 
     def stage_tables(
         self,
@@ -229,10 +228,8 @@ class Measured(CostModel):
         there = (composition > 0)[:, :, None]
 
         def longest(b: np.ndarray) -> np.ndarray:
-            seconds = np.stack(
-                [self._seconds(kind.type, model.spans.layers, b) for kind in kinds], axis=1
-            )
-            return np.where(there, seconds, 0.0).max(axis=1)
+            of_kinds = [self._seconds(kind.type, model.spans.layers, b) for kind in kinds]
+            return np.where(there, np.stack(of_kinds, axis=1), 0.0).max(axis=1)
 
         interval, passes = longest(share), longest(whole_sequences(share))
         memory = self.needs.stage_tables(model, workload, kinds, composition, batch_split).memory_gb

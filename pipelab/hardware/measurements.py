@@ -244,9 +244,8 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
     by_degree = {degree: _band_of(problem, degree) for degree in set(degrees)}
     bands = [by_degree[degree] for degree in degrees]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
-    low, high = (
-        _off(evaluation, [1 + getattr(band, side) for band in bands]) for side in ("low", "high")
-    )
+    faster = ([1 + getattr(band, side) for band in bands] for side in ("low", "high"))
+    low, high = (_off(evaluation, times) for times in faster)
     slowest = min(range(len(bands)), key=lambda i: evaluation.stages[i].throughput)
     band, now = bands[slowest], evaluation.throughput
     sentence = (

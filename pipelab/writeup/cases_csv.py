@@ -139,9 +139,8 @@ def _of_the_write_up(folder: Path, parameters: Mapping[str, csv_rows.Row]) -> Pr
     pool = case_tables.read_pool(folder)
     gpus = [gpu for row, one in pool for gpu in _gpus(row, one, costs)]
     links, index = case_tables.read_bandwidth(folder, len(gpus)), _indices(pool)
-    cluster = csv_rows.place(
-        pool[0][0], {"index": "index"}, partial(Cluster, tuple(gpus), links, index=index)
-    )
+    make_cluster = partial(Cluster, tuple(gpus), links, index=index)
+    cluster = csv_rows.place(pool[0][0], {"index": "index"}, make_cluster)
     model = case_tables.part_of(Model, _MODEL, parameters, name=folder.name)
     model = replace(model, **case_tables.read_layers(folder, model.layers))
     load = case_tables.part_of(Workload, _WORKLOAD, parameters)
@@ -240,9 +239,8 @@ def _find(case: str | Path) -> Path:
         folder = Path(os.path.expanduser(str(case)))
     if str(case) and os.path.isdir(folder):
         return folder
-    raise UnknownName(
-        f"{shown(str(case))} is neither a bundled case nor a folder; {nearest(str(case), cases())}"
-    )
+    known = nearest(str(case), cases())
+    raise UnknownName(f"{shown(str(case))} is neither a bundled case nor a folder; {known}")
 
 
 def save_case(problem: Problem, path: str | Path) -> Path:
