@@ -658,9 +658,8 @@ def _missing(
     """Return the most by which the dual prices of a stage's layers exceed those of its GPUs; exact, at least 0."""
     most = Fraction(0)
     for parts, held in zip(stages.draws, stages.holds.tolist(), strict=True):
-        cost = sum(
-            (n * min(prices[k] for k in np.flatnonzero(may_be)) for n, may_be in parts), Fraction(0)
-        )
+        paid = (n * min(prices[k] for k in np.flatnonzero(may_be)) for n, may_be in parts)
+        cost = sum(paid, Fraction(0))
         value = sum((n * v for n, v in zip(held, values, strict=True)), Fraction(0))
         most = max(most, value - cost)
     return most
