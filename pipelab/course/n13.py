@@ -85,9 +85,8 @@ def _medium(batch: int, usd_per_hour: float) -> Problem:
     )
     gpu = GPU(_TYPE, load_gpus()[_TYPE].memory_gb, usd_per_hour, "A100", _LINK_GB_PER_S)
     links = np.full((_GPUS, _GPUS), _LINK_GB_PER_S)
-    return Problem(
-        Cluster((gpu,) * _GPUS, links), model, Workload(_LENGTH, batch), Roofline(), name="medium"
-    )
+    cluster, load = Cluster((gpu,) * _GPUS, links), Workload(_LENGTH, batch)
+    return Problem(cluster, model, load, Roofline(), name="medium")
 
 
 # Exercises

@@ -61,9 +61,8 @@ def training_errors(costs: Roofline | None = None) -> DataFrame:
             found |= {"measured": measured, "predicted": predicted}
             found |= {"error": predicted / measured - 1, "fitted": row.fitted}
             if what == "step_s":
-                found["mfu"], found["mfu_predicted"] = (
-                    _mfu(costs, row, seconds) for seconds in (measured, predicted)
-                )
+                found["mfu"] = _mfu(costs, row, measured)
+                found["mfu_predicted"] = _mfu(costs, row, predicted)
             rows.append(found)
     return data_frame(rows)
 
@@ -103,9 +102,8 @@ def layer_errors() -> DataFrame:
             found = {name: getattr(row, name) for name in ("model", "gpu_type", "microbatch")}
             found |= {"sequence": row.sequence, "what": what, "measured": getattr(row, what)}
             predicted = 1000 * float(took)
-            rows.append(
-                found | {"predicted": predicted, "error": predicted / found["measured"] - 1}
-            )
+            error = predicted / found["measured"] - 1
+            rows.append(found | {"predicted": predicted, "error": error})
     return data_frame(rows)
 
 

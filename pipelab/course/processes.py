@@ -210,9 +210,8 @@ def _process(job: Job, pipes: dict[int, Connection], parent: Connection, state: 
         else:
             _follow(stage, job.program)
         state.value = b"has ended"
-        actions = [
-            (kind, i, begin - start, end - start) for kind, i, begin, end in stage.report.actions
-        ]
+        done = stage.report.actions
+        actions = [(kind, i, begin - start, end - start) for kind, i, begin, end in done]
         parent.send(stage.report._replace(actions=actions))
     except Exception as error:  # whatever a reader's loop raises
         parent.send(_told(error))

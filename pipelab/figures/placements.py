@@ -146,9 +146,8 @@ def placement_parts(
     >>> [len(trace["y"]) for trace in parts["data"]]
     [2, 1, 0]
     """
-    pairs = [
-        (i, s, g) for i, s in enumerate(placement.stages if placement else (), 1) for g in s.gpus
-    ]
+    stages = enumerate(placement.stages if placement else (), start=1)
+    pairs = [(number, stage, gpu) for number, stage in stages for gpu in stage.gpus]
     blocks = [_StageBlock(row, *pair) for row, pair in enumerate(pairs)]
     evaluation = evaluate(given(problem), placement) if placement and fits else None
     slow = evaluation.bottlenecks if evaluation else ()

@@ -219,9 +219,8 @@ def scenario(*gpus: int) -> Evaluation:
 
     Links in tokens/s, where they are no bottleneck: what the demo's are was never published.
     """
-    stages = zip(
-        (8, 4, 2), (tuple(range(10 * i, 10 * i + n)) for i, n in enumerate(gpus)), strict=True
-    )
+    sets = (tuple(range(10 * i, 10 * i + n)) for i, n in enumerate(gpus))
+    stages = zip((8, 4, 2), sets, strict=True)
     problem = case("demo", 4, link_units="tokens")
     return once(evaluate, problem, Placement.of(list(stages)))
 
@@ -323,9 +322,8 @@ def meaningless_rows() -> object:
 
 def magic_formulas() -> object:
     alone = rate("tiny", "A100", 4, 2) / linear(case("tiny")).efficiency
-    return ComputedClaim(
-        (predicted(tiny()), predicted(tiny(), factor=False)), known=(predicted(tiny()) / alone,)
-    )
+    both = predicted(tiny()), predicted(tiny(), factor=False)
+    return ComputedClaim(both, known=(both[0] / alone,))
 
 
 def fungible_gpus() -> object:
