@@ -241,8 +241,9 @@ class EnginePlan:
     def chunk(self) -> int | None:
         """Tokens of prompts in one pass, for which memory counts; None if nothing says."""
         gpus = [gpu for report in self.evaluation.stages for gpu in report.stage.gpus]
-        chunk = chunk_of_engine(counting_memory_of(self.problem, self.engine), gpus)
-        return None if chunk is None else max(int(chunk), self.sequences)
+        problem = counting_memory_of(self.problem, self.engine)
+        chunk = chunk_of_engine(problem, gpus, self.sequences)
+        return None if chunk is None else int(chunk)
 
     @property
     def without_bf16(self) -> list[str]:
