@@ -321,8 +321,8 @@ def _read(path: Path) -> dict[str, Any]:
         expected = 'expected an object with "stages", a list of at least one stage'
         remedies = {
             "points": "trade-off; load one of its points from a file of its own",
-            "pipelines": "deployment; load one of its replicas from a file of its own, or in Python "
-            "give what pl.deploy returns to pl.settings or pl.serve: docs/using.md",
+            "pipelines": "deployment; pl.settings(problem, pl.deploy(problem, …), engine) in Python has a script for "
+            "each pipeline; to take one out of this file, and its batch: docs/using.md",
         }
         for name in remedies.keys() & names:
             expected = f"expected a plan of one pipeline, and this is a {remedies[name]}"

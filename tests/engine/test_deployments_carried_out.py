@@ -82,6 +82,6 @@ def test_settings_need_a_pipeline_and_gpus_of_its_own():
 def test_a_saved_deployment_is_no_placement(tmp_path):
     path = pl.save(several()[1], tmp_path / "plan.json")
     with pytest.raises(
-        pl.errors.InvalidData, match=r"and this is a deployment; load one of its replicas"
+        pl.errors.InvalidData, match=r"and this is a deployment; pl.settings\(problem, pl.deploy"
     ):
         pl.load_placement(path)
