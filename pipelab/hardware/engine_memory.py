@@ -123,10 +123,8 @@ class EngineMemory:
         """Return the tokens of a chunk on a GPU, by its type or else its memory; `chunks` is not empty."""
         *steps, last = (step.split(":") for step in self.chunks.split())
         for limit, tokens in steps:
-            applies = gpu.type.startswith(limit)
-            if limit.isdigit():
-                applies = gpu.memory_gb * 1e9 < float(limit) * GIB
-            if applies:
+            smaller = limit.isdigit() and gpu.memory_gb * 1e9 < float(limit) * GIB
+            if smaller or (not limit.isdigit() and gpu.type.startswith(limit)):
                 return float(tokens)
         return float(last[0])
 

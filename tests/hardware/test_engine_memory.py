@@ -89,7 +89,8 @@ def test_vllm_s_script_has_the_chunk_that_its_api_server_would_choose(kind):
     """`EngineArgs.get_batch_defaults` (vllm/engine/arg_utils.py, 0.33.0) goes by memory and by the driver's name."""
     facts = load_gpus()[kind]
     gib, name = facts.memory_gb * 1e9 / 2**30, (facts.driver_names or kind).lower()
-    chosen = 16384 if gib >= 160 else 8192 if gib >= 70 and not re.search("a100|gb10", name) else 2048
+    large = gib >= 70 and not re.search("a100|gb10", name)
+    chosen = 16384 if gib >= 160 else 8192 if large else 2048
     assert known_memory()["vLLM"].chunk_tokens(pl.GPU(kind, facts.memory_gb)) == chosen
 
 

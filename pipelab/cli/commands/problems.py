@@ -265,6 +265,7 @@ def serve(
     Such as: pipelab serve plan.json --rate 2 --answer exponential:200. A plan of solve --runs-on is filled as
     that engine fills pipelines.
     """
+    from pipelab.engine.serving.served import chunk_advice
     from pipelab.engine.serving.served import serve as run
     from pipelab.io.plans import as_planned
 
@@ -277,7 +278,7 @@ def serve(
     filled, _ = as_planned(plan, problem)
     served = run(filled, placement, **_given(options))
     if not as_json:
-        print(served.sentence)
+        print(" ".join(filter(None, [served.sentence, chunk_advice(served)])))
     _show(served.to_frame(*_given({"p": percentile}).values()), as_json, output, "serve")
 
 
@@ -326,12 +327,14 @@ def _planned(
     """
     from pipelab.engine.solving import solve as run
     from pipelab.engine.timeline.placement_timelines import training_timeline
+    from pipelab.io.plans import as_planned
 
     if given is not None and given.endswith(_PLAN):
         problem, placement = _read(given, wanted, case)
         if step or problem.workload.phase == "training":
             return problem, training_timeline(problem, placement, **step)
-        return problem, placement
+        filled, said = as_planned(given, problem)
+        return filled if said.get("runs_on") == engine else problem, placement
     if case is not None:
         expected = "expected it beside a plan (.json) only"
         raise InvalidValue("settings", [("--case", case, expected)])
