@@ -11,8 +11,9 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
+from pipelab.deployment_and_flow import DeploymentPlan
 from pipelab.display import counted
-from pipelab.engine.answers import Result, placement_in
+from pipelab.engine.answers import PlanAnswer, Result, placement_in
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.runs_on import as_engine_fills
 from pipelab.engine.serving.served import Served
@@ -94,11 +95,19 @@ class DeploymentSettings(dict[str, EngineSettings]):
 
     nginx: str = ""
 
+    @property
+    def files(self) -> dict[str, str]:
+        """All scripts, and nginx's configuration where there is one, by the names that files may have."""
+        scripts = {f"{name}.sh": one.script for name, one in self.items()}
+        return scripts | ({"nginx.conf": self.nginx} if self.nginx else {})
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What no setting says, of any of the pipelines, each once."""
+        return tuple(dict.fromkeys(note for one in self.values() for note in one.notes))
+
     def __str__(self) -> str:
-        named = {f"{name}.sh": one.script for name, one in self.items()} | {
-            "nginx.conf": self.nginx
-        }
-        return "\n".join(f"### {name}\n{text}" for name, text in named.items() if text)
+        return "\n".join(f"### {name}\n{text}" for name, text in self.files.items())
 
 
 @overload
@@ -111,11 +120,11 @@ def settings(
 ) -> EngineSettings: ...
 @overload
 def settings(
-    problem: Problem, placement: Deployment, engine: str, *, hosts: Hosts = None
+    problem: Problem, placement: DeploymentPlan, engine: str, *, hosts: Hosts = None
 ) -> dict[str, EngineSettings]: ...
 def settings(
     problem: Problem,
-    placement: Placement | Result | TrainingTimeline | Deployment | Served,
+    placement: Placement | Result | TrainingTimeline | DeploymentPlan | Served,
     engine: str,
     *,
     hosts: Hosts = None,
@@ -189,11 +198,11 @@ def settings(
     chunk = placement.sent.chunk if isinstance(placement, Served) else None
     if isinstance(placement, Served):
         placement = placement.sent.plan
-    if isinstance(placement, Deployment):
+    if isinstance(placement, PlanAnswer) and placement.runs_on == engine:
+        problem = as_engine_fills(problem, engine)
+    if isinstance(placement, DeploymentPlan):
         return _of_pipelines(problem, placement, engine, hosts, chunk)
     chosen = placement_in(placement, "settings")
-    if isinstance(placement, Result) and placement.runs_on == engine:
-        problem = as_engine_fills(problem, engine)
     placed = EnginePlan.of(problem, chosen, engine, hosts)
     placed = replace(placed, simulated_chunk=chunk)
     step = placement.step if isinstance(placement, TrainingResult) else placement
@@ -204,20 +213,19 @@ def settings(
 
 
 def _of_pipelines(
-    problem: Problem, placement: Deployment, engine: str, hosts: Hosts, chunk: int | None
+    problem: Problem, placement: DeploymentPlan, engine: str, hosts: Hosts, chunk: int | None
 ) -> dict[str, EngineSettings]:
     """Make one launch script for each pipeline, with its own workload."""
-    if not placement.pipelines:
+    if isinstance(placement, Deployment) and not placement.pipelines:
         expected = f"expected a deployment with a pipeline. {placement.sentence}"
         raise InvalidValue("settings", [("placement", placement.status, expected)])
-    evaluate(problem, placement)  # no GPU is in two
+    rates = [one.attainable for one in evaluate(problem, placement).pipelines]
     pairs = [(replica, p.workload) for p in placement.pipelines for replica in p.replicas]
     digits = len(str(len(pairs)))
     launched = DeploymentSettings()
     for i, (replica, load) in enumerate(pairs, start=1):
         plan = EnginePlan.of(replace(problem, workload=load), replica, engine, hosts, i)
         launched[f"pipeline-{i:0{digits}}"] = _launched(replace(plan, simulated_chunk=chunk))
-    rates = [p.throughput for p in placement.pipelines for _ in p.replicas]
     places = [one.answers_at for one in launched.values()]
     if len({load.phase for _, load in pairs}) == 1 and all(places):
         rows = list(zip(launched, places, rates, strict=True))
