@@ -17,7 +17,7 @@ from pipelab.lazy_names import public_names
 _A_MOMENT = 0.1  # seconds
 __version__ = "0.3.0"
 
-__all__, _import = public_names(__name__, __file__)
+__all__, _import, __dir__ = public_names(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
@@ -37,7 +37,3 @@ def __getattr__(name: str) -> object:
         from pipelab.errors import MissingPackage
 
         raise MissingPackage(f"pl.{name}", error.name or "") from error
-
-
-def __dir__() -> list[str]:
-    return __all__

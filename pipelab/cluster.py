@@ -25,9 +25,8 @@ from pipelab.fields import (
 
 __all__ = ["GPU", "Cluster"]
 
-_UUID = re.compile(
-    r"GPU-[0-9a-fA-F-]+"
-)  # as nvidia-smi -L prints it; MIG instances begin with MIG-
+# As nvidia-smi -L prints it; MIG instances begin with MIG-.
+_UUID = re.compile(r"GPU-[0-9a-fA-F-]+")
 
 
 def _index(value: Any) -> int | str:
@@ -394,10 +393,8 @@ class Cluster:
             Its groups are those that have a GPU.
         """
         rows, group = np.unique(self.group[list(ids)], return_inverse=True)
-        links = (
-            matrix[np.ix_(rows, rows)] for matrix in (self.bandwidth_gb_per_s, self.latency_ms)
-        )
-        bandwidth, latency = links
+        between = np.ix_(rows, rows)
+        bandwidth, latency = self.bandwidth_gb_per_s[between], self.latency_ms[between]
         once = self.index and len(set(ids)) == len(ids)
         index = tuple(self.index[i] for i in ids) if once else ()
         return Cluster(tuple(self.gpus[i] for i in ids), bandwidth, group, latency, index)
@@ -473,9 +470,8 @@ class Cluster:
             Columns `type`, `count`, `memory_gb`, and `gpu_ids` as text, such as "0–3, 7".
         """
         ids = [np.flatnonzero(self.kind_of == k) for k in range(len(self.kinds))]
-        rows = [
-            (g.type, len(i), g.memory_gb, show_ids(i)) for g, i in zip(self.kinds, ids, strict=True)
-        ]
+        kinds = zip(self.kinds, ids, strict=True)
+        rows = [(kind.type, len(i), kind.memory_gb, show_ids(i)) for kind, i in kinds]
         return data_frame(rows, columns=["type", "count", "memory_gb", "gpu_ids"])
 
     def _repr_html_(self) -> str:
@@ -535,9 +531,8 @@ def _check_groups(group: np.ndarray, gpus: int, shape: tuple[int, ...], own_rows
     if own_rows and shape[0] != gpus:
         _refuse("bandwidth_gb_per_s", f"shape {shape}", f"a row for each of the {gpus} GPUs")
     if group.shape != (gpus,) or group.dtype.kind not in "iu":
-        _refuse(
-            "group", f"shape {group.shape} of {group.dtype}", f"{gpus} whole numbers, one per GPU"
-        )
+        shape_given = f"shape {group.shape} of {group.dtype}"
+        _refuse("group", shape_given, f"{gpus} whole numbers, one per GPU")
     if group.min() < 0 or group.max() >= shape[0]:
         expected = f"rows of the bandwidth matrix, 0 … {shape[0] - 1}"
         _refuse("group", f"{group.min()} … {group.max()}", expected)

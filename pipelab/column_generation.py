@@ -183,8 +183,6 @@ def _refuse_less_than_counted(
         attained = evaluate(problem, placement).attainable
         if attained < column.rate * (1 - 1e-9):
             expected = "expected links that do not bind, and memory for all in flight"
-            reached = (
-                f"stages of {column.rate:g} tokens/s attain {attained:g}; pl.deploy takes these"
-            )
-            what = [("problem", problem.name, f"{expected} ({reached})")]
+            reached = f"stages of {column.rate:g} tokens/s attain {attained:g}"
+            what = [("problem", problem.name, f"{expected} ({reached}; pl.deploy takes these)")]
             raise NotApplicable("column generation", what)

@@ -118,10 +118,8 @@ def solve_by_counting(problem: Problem) -> CountingOptimum:
     (placement,), bound = place_stages(problem, [best]), float(steps[low - 1])
     throughput = evaluate(problem, placement).rate
     if throughput < bound * (1 - 1e-9):
-        unit = f"{problem.costs.link_units}/s"
-        reached = (
-            f"the stages reach {bound:g} tokens/s, the links between them {throughput:g} {unit}"
-        )
+        links = f"the links between them {throughput:g} {problem.costs.link_units}/s"
+        reached = f"the stages reach {bound:g} tokens/s, {links}"
         expected = "expected links that do not bind; 'aggregated' takes such links"
         raise NotApplicable("counting", [("problem", problem.name, f"{expected} ({reached})")])
     return CountingOptimum(placement=placement, throughput=throughput)
@@ -240,10 +238,7 @@ def _run(place: Place, size: int, layers: int) -> range | None:
 
 
 def fewest_stages(
-    problem: Problem,
-    rates: dict[Place, Rates],
-    least: float,
-    prices: Sequence[float] | None = None,
+    problem: Problem, rates: dict[Place, Rates], least: float, prices: Sequence[float] | None = None
 ) -> list[Piece] | None:
     """Choose the fewest stages that hold all layers, none slower than some rate; few stages, few links.
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
     from plotly.graph_objects import Figure  # noqa: TID251 - the type alone
 else:  # for annotations: pandas and plotly are imported when the first frame or figure is made
-    DataFrame, Figure = "DataFrame", "Figure"
+    DataFrame, Figure, Series = "DataFrame", "Figure", "Series"
 
 __all__ = [
     "DOES_NOT_FIT", "KIND_COLOURS", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED",
-    "STOPPED", "DataFrame", "Figure", "Outcome", "breakable", "coloured_rows", "counted", "data_frame",
+    "STOPPED", "DataFrame", "Figure", "Outcome", "Series", "breakable", "coloured_rows", "counted", "data_frame",
     "duration", "ended", "ending", "listed", "named", "number", "outcome_of", "outcome_of_row", "proven_among", "rate",
     "show_ids", "table",
 ]  # fmt: skip
@@ -301,9 +301,8 @@ class Outcome:
     @property
     def html(self) -> str:
         """A swatch as bars have it, symbol and word, for the HTML of results."""
-        swatch = (
-            f"display:inline-block;width:1.4em;height:0.8em;{_CSS[self.pattern].format(self.fill)}"
-        )
+        fill = _CSS[self.pattern].format(self.fill)
+        swatch = f"display:inline-block;width:1.4em;height:0.8em;{fill}"
         word = f"<b style='color:{self.ink}'>{escape(str(self))}</b>"
         return f"<span style='white-space:nowrap'><span style='{swatch}'></span> {word}</span>"
 
@@ -395,6 +394,5 @@ def ended_row(row: Mapping[str, Any], *, html: bool = False) -> str:
 
 
 def _ended(outcome: Outcome, among: str, html: bool) -> str:
-    return (outcome.html if html else str(outcome)) + (
-        f" for {escape(among) if html else among}" if among else ""
-    )
+    parts = (outcome.html, escape(among)) if html else (str(outcome), among)
+    return " for ".join(filter(None, parts))

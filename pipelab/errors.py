@@ -24,9 +24,8 @@ class PipelabError(Exception):
     def __init__(self, message: str = "") -> None:
         message = " ".join(line.strip() for line in message.splitlines())
         message = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in message)
-        super().__init__(
-            message if len(message) <= 2000 else f"{message[:1400]} … {message[-400:]}"
-        )
+        cut = f"{message[:1400]} … {message[-400:]}"
+        super().__init__(message if len(message) <= 2000 else cut)
 
 
 class InvalidValue(PipelabError, ValueError):
@@ -77,8 +76,6 @@ class MissingPackage(PipelabError, ImportError):
         What was called.
     package : str
         Which package is missing.
-    extra : str
-        Of pipelab, which installs it.
 
     Examples
     --------
@@ -86,8 +83,8 @@ class MissingPackage(PipelabError, ImportError):
     pl.explore_mix needs ipywidgets, which is not installed; pip install "pipelab[lab]"
     """
 
-    def __init__(self, what: str, package: str, extra: str = "lab") -> None:
-        remedy = f'pip install "pipelab[{extra}]"'
+    def __init__(self, what: str, package: str) -> None:
+        remedy = 'pip install "pipelab[lab]"'
         super().__init__(f"{what} needs {package}, which is not installed; {remedy}")
 
 

@@ -200,9 +200,8 @@ def _problems(error: Mapping[str, Any], fields: tuple[str, ...]) -> list[tuple[s
     path = list(error["loc"])
     if path and isinstance(path[0], int) and path[0] < len(fields):  # given by position
         path[0] = fields[path[0]]
-    field = (
-        "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".") or "value"
-    )
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    field = "".join(parts).lstrip(".") or "value"
     value = None if error["type"] == "missing" else error["input"]
     expected = _expected(error)
     if error["type"] == "unexpected_keyword_argument":

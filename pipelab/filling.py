@@ -185,9 +185,8 @@ def merged_rate(
     """
     checked_value("merged_rate", "sequences", sequences, Positive)
     passes = [s.decode_seconds(max(1.0, sequences / s.copies)) for s in stages]
-    behind = math.fsum(
-        max(0.0, s.prompt_seconds - seconds) for s, seconds in zip(stages, passes, strict=True)
-    )
+    both = zip(stages, passes, strict=True)
+    behind = math.fsum(max(0.0, stage.prompt_seconds - seconds) for stage, seconds in both)
     half = (behind + max(passes)) ** 2 / 2 / answer_tokens  # seconds, for each token per second
     round_trip = math.fsum(passes) + math.fsum(s.hop_seconds for s in stages)
     # N = λ · (round trip + λ · half)

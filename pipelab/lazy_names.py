@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 
-def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], Any]]:
+def public_names(
+    package: str, file: str
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Read the stub beside a package's `__init__.py`.
 
     Parameters
@@ -24,6 +26,8 @@ def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], An
         Its names, in order.
     function of a name
         Imports what a name stands for; raises AttributeError for other names.
+    function
+        Lists its names, as `dir` asks for them.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes = {
@@ -40,4 +44,4 @@ def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], An
             return import_module(f".{name}", package)
         return getattr(import_module(homes[name], package), name)
 
-    return list(homes), find
+    return list(homes), find, lambda: list(homes)

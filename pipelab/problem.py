@@ -115,9 +115,8 @@ class ModelLike:
             "weight_gb": lambda layers: self.weight_gb(layers) / self.layer_weight_gb,
             "work": self.work,
         }
-        return spans_from_factors(
-            self.layers, *layer_factors(type(self).__name__, self.layers, asked)
-        )
+        factors = layer_factors(type(self).__name__, self.layers, asked)
+        return spans_from_factors(self.layers, *factors)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of copies what is large and follows from the model."""
@@ -170,12 +169,8 @@ class Model(ModelLike):
         for name in ("weight_factors", "work_factors"):
             given = getattr(self, name)
             if given is not None and len(given) != self.layers:
-                problem = (
-                    name,
-                    f"{len(given)} numbers",
-                    f"expected one for each of the {self.layers} layers",
-                )
-                raise InvalidValue("Model", [problem])
+                expected = f"expected one for each of the {self.layers} layers"
+                raise InvalidValue("Model", [(name, f"{len(given)} numbers", expected)])
 
     @derived
     def uniform(self) -> bool:
@@ -814,9 +809,8 @@ class Problem:
         if unknown:
             remedy = "give costs=LinearThroughput({…}) for others"
             expected = f"not a GPU type the cost model knows ({remedy}); "
-            raise InvalidValue(
-                "Problem", [("gpu_type", t, expected + nearest(t, known)) for t in unknown]
-            )
+            problems = [("gpu_type", t, expected + nearest(t, known)) for t in unknown]
+            raise InvalidValue("Problem", problems)
         if self.max_gpus_per_stage is None:
             object.__setattr__(self, "max_gpus_per_stage", self.cluster.largest_node)
         if self.costs.filling not in get_args(Filling):
@@ -892,9 +886,8 @@ class Problem:
             bad, found = given, rate
             expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
         if bad.size:
-            raise InvalidValue(
-                f"{type(self.costs).__name__}.link_throughput", [("rate", found, expected)]
-            )
+            asked = f"{type(self.costs).__name__}.link_throughput"
+            raise InvalidValue(asked, [("rate", found, expected)])
         return rates.copy() if given.ndim else rates.item()
 
     def stage_cost(self, gpus: Sequence[GPU], layers: range) -> StageCost:
@@ -957,9 +950,8 @@ class Problem:
         float or numpy.ndarray
             In seconds.
         """
-        return python_value(
-            self.workload.tokens / self.link_throughput(bandwidth_gb_per_s) + latency_ms / 1000
-        )
+        sending = self.workload.tokens / self.link_throughput(bandwidth_gb_per_s)
+        return python_value(sending + latency_ms / 1000)
 
     def to_frame(self) -> DataFrame:
         """The problem as a table of names and values.

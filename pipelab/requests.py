@@ -269,9 +269,8 @@ def _slowest_pair(
     """Seconds of a message between the GPUs that it takes longest; 0 where nobody else receives it."""
     cluster, here, there = problem.cluster, np.array(senders), np.array(receivers)
     between = np.ix_(cluster.group[here], cluster.group[there])
-    seconds = sent_seconds(
-        problem, gigabytes, cluster.bandwidth_gb_per_s[between], cluster.latency_ms[between]
-    )
+    bandwidth, latency_ms = cluster.bandwidth_gb_per_s[between], cluster.latency_ms[between]
+    seconds = sent_seconds(problem, gigabytes, bandwidth, latency_ms)
     return float(np.max(seconds, initial=0.0, where=here[:, None] != there))
 
 

@@ -417,9 +417,8 @@ class Simulation:
                     self.way.append((lane, at, at + seconds, work))
                 at += seconds
                 self.busy[lane] += seconds
-                for number, (batch, k) in enumerate(
-                    group, 1
-                ):  # a message each, one after the other
+                # A message each, one after the other.
+                for number, (batch, k) in enumerate(group, 1):
                     self._plan(at + number * waits, self._go_on, batch, k + 1)
         self.free_at[lane] = at
         self._plan(at, self.called.add, lane)
@@ -489,9 +488,8 @@ def stops_of(line: Line, shared: Collection[int]) -> list[int]:
 def cut(work: Work, tokens: float) -> list[Work]:
     """Cut a batch into equal parts of so many tokens at most."""
     parts = max(1, math.ceil((work.reads + work.writes) / tokens))
-    whole = min(
-        1.0, work.prompts / parts
-    )  # share of a prompt that is not behind another part of it
+    # The share of a prompt that is not behind another part of it.
+    whole = min(1.0, work.prompts / parts)
     behind = work.behind + (1 - whole) * work.reads**2 / 2 / max(1, work.prompts)
     part = Work(
         reads=work.reads / parts,

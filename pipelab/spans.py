@@ -102,9 +102,8 @@ def spans_from_factors(
     start, size = np.meshgrid(np.arange(layers), np.arange(1, layers + 1), indexing="ij")
     inside = start + size <= layers
     first, last = start[inside], (start + size)[inside]
-    key = np.stack(
-        [(last - first).astype(float), *(_sums(layers, f, first, last) for f in factors)], axis=1
-    )
+    sums = (_sums(layers, f, first, last) for f in factors)
+    key = np.stack([(last - first).astype(float), *sums], axis=1)
     different, which = np.unique(key, axis=0, return_inverse=True)
     kind = np.full((layers, layers), -1)
     kind[inside] = which.reshape(-1)

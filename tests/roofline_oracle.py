@@ -221,7 +221,8 @@ def engine_bytes(problem, gpu, span, sequences, t, row):
     chunk = costs.engines[costs.engine].chunk_tokens or w.batch_size * new_tokens(w)
     for step in row["chunks"].split():
         below, _, tokens = step.rpartition(":")
-        if not below or gpu.memory_gb * 1e9 < float(below) * 2**30:
+        smaller = below.isdigit() and gpu.memory_gb * 1e9 < float(below) * 2**30
+        if smaller or (not below.isdigit() and gpu.type.startswith(below)):
             chunk = float(tokens)
             break
     chunk = max(chunk, sequences)

@@ -41,7 +41,17 @@ def print_deployment(deployment: "Deployment") -> None:
     if deployment.pipelines:
         price = deployment.usd_per_hour
         print("" if price is None else f"Its GPUs cost {price:.7g} $ per hour\n")
-        print(table_text(deployment.to_frame()))
+        print(table_text(_with_equal_rows_counted(deployment.to_frame())))
+
+
+def _with_equal_rows_counted(frame: DataFrame) -> DataFrame:
+    """Return a table of pipelines in which rows that are printed alike are one, with the number of all.
+
+    Their GPUs may be no interchangeable ones, such as those of another host.
+    """
+    shown = frame.map(lambda cell: float(f"{cell:.7g}") if isinstance(cell, float) else cell)
+    kinds = shown.groupby([*shown.columns.drop("pipelines")], sort=False, dropna=False)
+    return kinds.sum().reset_index()[shown.columns]
 
 
 def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity") -> None:

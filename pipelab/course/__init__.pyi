@@ -53,4 +53,5 @@ from pipelab.engine.methods.joint import joint_size as joint_size
 from pipelab.engine.methods.single_gpu import single_gpu_size as single_gpu_size
 from pipelab.engine.training.result import schedules_for as schedules_for
 from pipelab.figures.layer_times import plot_layer_times as plot_layer_times
+from pipelab.figures.theme import template as template
 from pipelab.files.csv_rows import saved_run as saved_run

@@ -16,6 +16,11 @@ class _Panel(widgets.interactive):
     it (https://github.com/jupyter/nbclient/issues/312). A control is moved by a browser alone.
     """
 
+    def __init__(self, *given: Any, **controls: Any) -> None:
+        super().__init__(*given, **controls)
+        for control in self.kwargs_widgets:
+            control.style.description_width = "100px"  # of the longest names
+
     def update(self, *moved: Any) -> None:
         if moved:
             super().update(*moved)

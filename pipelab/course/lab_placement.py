@@ -104,9 +104,8 @@ def _rate(given: Given, stages: Stages) -> float:
 @cache
 def _baseline(given: Given) -> float:
     """The least stage time at which all GPUs together hold the model; they stand in the order given."""
-    steps = sorted(
-        {n * ms for ms, most in zip(given.ms, given.most, strict=True) for n in range(1, most + 1)}
-    )
+    gpus = zip(given.ms, given.most, strict=True)
+    steps = sorted({n * ms for ms, most in gpus for n in range(1, most + 1)})
     for step in steps:
         room = [min(n, step // ms) for ms, n in zip(given.ms, given.most, strict=True)]
         if sum(room) >= given.layers:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import product
 from statistics import mean
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.pictures import SAME, add_layers, add_legend, add_times, finish
-from pipelab.display import counted, listed, number
+from pipelab.display import Figure, counted, listed, number
 from pipelab.engine.solving import solve
 from pipelab.engine.timeline import timeline_of
 from pipelab.engine.timeline.placement_timelines import PlacedTimeline
@@ -36,10 +36,6 @@ from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, StageCost, Workload
 from pipelab.splits import split_proportional
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # The problem
 
@@ -139,7 +135,7 @@ class _Part(NamedTuple):
     lacks: str = ""  # what does not fit
 
 
-def plot_cut(problem: Problem, placement: Placement) -> "Figure":
+def plot_cut(problem: Problem, placement: Placement) -> Figure:
     """Layers as blocks, and below them a bar for the time of every stage and of every link.
 
     Also of a placement that memory does not hold, which `evaluate` refuses: the figure says where.
@@ -202,7 +198,7 @@ def plot_cut(problem: Problem, placement: Placement) -> "Figure":
             "range": [0.4, len(parts) + 0.6],
             "tickfont": {"size": 11},
         },
-        yaxis2={"title": "ms per batch", "range": [0, 1.14 * max(times)]},
+        yaxis2={"title": "ms per batch", "range": [0, 1.14 * max(times)], "exponentformat": "none"},
     )
 
 
@@ -252,7 +248,7 @@ def _cut_title(problem: Problem, placement: Placement, parts: list[_Part]) -> tu
     several = "," in stages
     named = [f"GPU{'s' * several} {stages}"] if stages else []
     named += [part.name for part in slowest if not part.layers]
-    takes = f"take{'' if several or named[1:] else 's'} {slowest[0].ms:,.0f} ms"
+    takes = f"take{'' if several or named[1:] else 's'} {slowest[0].ms:,.0f} ms{' each' * (len(slowest) > 1)}"
     rate = 1000 * problem.workload.tokens / slowest[0].ms
     idle = len(problem.cluster) - len(placement.gpus)
     note = "framed: the bottleneck" + (f"; {counted(idle, 'GPU')} idle" if idle else "")
@@ -269,7 +265,7 @@ _BOX, _WAITS = 0.64, 0.52  # width of a stage (a stage and a link are 1), height
 _PROMPTS = 6
 
 
-def plot_moving(problem: Problem, placement: Placement) -> "Figure":
+def plot_moving(problem: Problem, placement: Placement) -> Figure:
     """Six prompts on their way through the pipeline, as frames to play, with a slider for the time.
 
     All prompts are there from the beginning, and each enters as soon as the first stage is free.
@@ -364,7 +360,7 @@ def _before(lane: int, lanes: int) -> float:
 
 
 def _draw_pipeline(
-    figure: "Figure", problem: Problem, placement: Placement, placed: PlacedTimeline
+    figure: Figure, problem: Problem, placement: Placement, placed: PlacedTimeline
 ) -> None:
     gpus, lanes = problem.cluster.gpus, len(placed.lanes)
     colours = colour_of_types(gpu.type for gpu in gpus)
@@ -503,7 +499,7 @@ def _look_at(given: Given) -> str:
     return "the slowest stage or link sets the pace; which one is it here, and what does it take?"
 
 
-def _drawn(failure: Failure) -> "Figure":
+def _drawn(failure: Failure) -> Figure:
     cuts = failure.given.cuts
     return plot_cut(_problem(), Placement.of([(n, (gpu,)) for n, gpu in cuts if n]))
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations_with_replacement, pairwise
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -23,15 +23,11 @@ from pipelab.course.pictures import (
     finish,
     plot_rows,
 )
-from pipelab.display import listed
+from pipelab.display import Figure, listed
 from pipelab.fields import given
 from pipelab.figures.theme import WRONG, colour_of_types, new_figure, plain
 from pipelab.problem import Problem
 from pipelab.splits import bottleneck, split_minmax
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # Splits as pictures
 
@@ -49,7 +45,7 @@ class _Split(NamedTuple):
         return max(self.ms)
 
 
-def plot_splits(problem: Problem, splits: Mapping[str, Sequence[range]]) -> "Figure":
+def plot_splits(problem: Problem, splits: Mapping[str, Sequence[range]]) -> Figure:
     """A row per split: on the left the layers as blocks, on the right a time bar per stage.
 
     Links are left out, as every split leaves them out.
@@ -127,7 +123,8 @@ def _ranking(rows: Sequence[_Split]) -> str:
         return "No split fits in memory"
     best, last = ranked[0], ranked[-1]
     others = [row for row in ranked if row.slowest > best.slowest * SAME]
-    says = f"{best.name[:1].upper()}{best.name[1:]}: {best.slowest:,.0f} ms for the slowest stage"
+    winners = listed([row.name for row in ranked if row not in others])
+    says = f"{winners[:1].upper()}{winners[1:]}: {best.slowest:,.0f} ms for the slowest stage"
     if others:
         says += f"; {others[0].name} takes {others[0].slowest / best.slowest - 1:.0%} more"
     if len(others) > 1:
@@ -141,7 +138,7 @@ def _ranking(rows: Sequence[_Split]) -> str:
 
 def plot_split_table(
     best: np.ndarray, start: np.ndarray, names: Sequence[str], filled: int | None = None
-) -> "Figure":
+) -> Figure:
     """The table of the exact split's dynamic program, and the path that reads the split back.
 
     Parameters
@@ -340,7 +337,7 @@ def _look_at_split(line: Given) -> str:
     return "one stage takes the layers after i, the stages before it the others; which of the two is slower?"
 
 
-def _draw_reach(failure: Failure) -> "Figure":
+def _draw_reach(failure: Failure) -> Figure:
     """As many layers as keep the limit, and those that are left."""
     line = failure.given
     layers = int(_reach(line))
@@ -352,7 +349,7 @@ def _draw_reach(failure: Failure) -> "Figure":
     return plot_rows(rows, title + failure.yours, "time: cost / speed", note, line.ms)
 
 
-def _draw_split(failure: Failure) -> "Figure":
+def _draw_split(failure: Failure) -> Figure:
     line = failure.given
     title = f"The best cut of all layers: the slowest GPU takes {_split(line):.4g}"
     rows = _rows(line, _best_cut(line, len(line.costs)))

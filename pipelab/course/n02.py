@@ -3,20 +3,15 @@
 import random
 from collections.abc import Mapping, Sequence
 from math import comb, isclose, perm
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import A100, L4, T4, on_sites
 from pipelab.course.pictures import SAME, Block, BlockRow, colour_of, finish, plot_rows
-from pipelab.display import counted, listed, number
+from pipelab.display import Figure, counted, listed, number
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, line, new_figure, plain
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # The problem
 
@@ -51,7 +46,7 @@ def five_gpus() -> Problem:
 _BARS = 60
 
 
-def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "Figure":
+def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> Figure:
     """How many placements reach which rate, and where the marked ones stand among them.
 
     Parameters
@@ -204,7 +199,7 @@ def _look_at_fleet(fleet: Given) -> str:
     )
 
 
-def _draw_fleet(failure: Failure) -> "Figure":
+def _draw_fleet(failure: Failure) -> Figure:
     """What every GPU finishes in the least time."""
     layers, ms = failure.given.layers, failure.given.ms
     least = _whole_ms(failure.given)

@@ -9,7 +9,7 @@ from io import StringIO
 from itertools import combinations, pairwise, permutations
 from textwrap import fill
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -17,15 +17,8 @@ from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import ClaimedValue, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, stage_cost, three_sites
-from pipelab.course.pictures import (
-    ARROW,
-    BARE,
-    SAME,
-    add_legend,
-    finish,
-    retitle,
-)
-from pipelab.display import number
+from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish, retitle
+from pipelab.display import Figure, number
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
@@ -34,17 +27,13 @@ from pipelab.figures.theme import BOTTLENECK, WRONG, colour_of_types, ink_on, li
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
-
 # The bound as a staircase
 
 
 _STEPS, _RATES = 400, (3000, 9000)  # tokens/s that are always shown, in so many steps
 
 
-def plot_staircase(problem: Problem, most: Callable[[GPU, float], int], rate: float) -> "Figure":
+def plot_staircase(problem: Problem, most: Callable[[GPU, float], int], rate: float) -> Figure:
     """The layers that fit at every rate, stacked by GPU type, with one rate marked.
 
     Parameters
@@ -308,7 +297,7 @@ _ANSWER = "in a circle: layers; arrows: which GPU sends to which; red: not possi
 _NODE, _BELOW = 0.27, -1.25  # where an arrow ends, and the height of the second row
 
 
-def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links) -> "Figure":
+def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links) -> Figure:
     """What a solver answered, and the first thing that is wrong with it.
 
     Parameters
@@ -399,7 +388,7 @@ def _positions(
 
 
 def _draw_arrow(
-    figure: "Figure", a: tuple[float, float], b: tuple[float, float], colour: str
+    figure: Figure, a: tuple[float, float], b: tuple[float, float], colour: str
 ) -> None:
     """Straight to the right; back to the left, in an arc below."""
     (x, y), (to, height) = a, b
@@ -566,7 +555,7 @@ def small_problem(
     return Problem(cluster, model, token, times, most, same_type_stages=False)
 
 
-def _draw_program(failure: Failure) -> "Figure":
+def _draw_program(failure: Failure) -> Figure:
     """What the reader's program answers, rings and all; or the pipeline that it cuts off."""
     pool = failure.given
     best = _best_pipeline(pool)

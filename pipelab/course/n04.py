@@ -5,24 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, permutations, product
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
-from pipelab.course.pictures import (
-    Block,
-    BlockRow,
-    colour_of,
-    plot_rows,
-)
+from pipelab.course.pictures import Block, BlockRow, colour_of, plot_rows
+from pipelab.display import Figure
 from pipelab.engine.solving import solve
 from pipelab.fields import given
 from pipelab.figures.theme import NEUTRAL_LIGHT
 from pipelab.problem import Model, Problem
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # Exercises
 
@@ -64,7 +56,7 @@ def _pipeline(chance: random.Random) -> Given:
     return Given(stages=stages, links=links)
 
 
-def _draw_best_order(failure: Failure) -> "Figure":
+def _draw_best_order(failure: Failure) -> Figure:
     """The best order, stage after link after stage, the slowest framed."""
     x = failure.given
     links, best = dict(x.links), _best_of_orders(x)

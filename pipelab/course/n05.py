@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, count, pairwise
 from statistics import mean
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from pipelab.costs import LayerTimes
 from pipelab.course.exercises import ClaimedValue, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n03 import small_problem
 from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish, retitle
-from pipelab.display import counted, number
+from pipelab.display import Figure, counted, number
 from pipelab.engine.solving import solve
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
@@ -27,10 +27,6 @@ from pipelab.figures.theme import WRONG, colour_of_types, ink_on, new_figure, pl
 from pipelab.hardware.known_models import load_model
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Model, Problem, Workload
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # The problem: cuts are allowed between blocks of layers only, so that the joint ILP stays small enough to look at
 
@@ -126,9 +122,7 @@ class JointAnswer(NamedTuple):
 
 
 def ask_joint(
-    problem: Problem,
-    *families: Callable[[Any, Any, Any], None],
-    relaxed: bool = False,
+    problem: Problem, *families: Callable[[Any, Any, Any], None], relaxed: bool = False
 ) -> JointAnswer:
     """Maximise the rate of the pipeline under families of rows.
 
@@ -204,7 +198,7 @@ def plot_choice(
     claim: float,
     connections: Sequence[Connection] = (),
     e: Any = (),
-) -> "Figure":
+) -> Figure:
     """Chosen allocations as boxes, one row per GPU; chosen connections as arrows.
 
     Also of a choice that is no placement: the title says what is wrong.
@@ -270,7 +264,7 @@ def _links(
     return {sender: receiver for sender, receiver in ends if sender in chosen}
 
 
-def _draw_box(figure: "Figure", a: Allocation, colour: str, dash: str = "solid") -> None:
+def _draw_box(figure: Figure, a: Allocation, colour: str, dash: str = "solid") -> None:
     """A box per run of neighbouring GPUs, so that none covers a GPU that the stage does not have."""
     line = {"color": "#444444", "width": 1.2, "dash": dash}
     x = {"x0": a.layers.start + 0.54, "x1": a.layers.stop + 0.46}
@@ -333,7 +327,7 @@ _FATES = {
 }
 
 
-def plot_tree(nodes: Sequence[Node]) -> "Figure":
+def plot_tree(nodes: Sequence[Node]) -> Figure:
     """Every node with its bound below its parent, and why nothing is below it.
 
     Parameters
@@ -522,7 +516,7 @@ def _claim(mine: Callable[..., Any], case: Case) -> float:
     return ClaimedValue.of(found.claim, (found.z, found.e))
 
 
-def _drawn(failure: Failure) -> "Figure":
+def _drawn(failure: Failure) -> Figure:
     """What the reader's program chooses where it claims too much, else what it does not allow."""
     case, claim, best = failure.given, failure.answer, _best_rate(failure.given)
     allocations, connections = case.lists()

@@ -7,35 +7,17 @@ from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from math import isclose
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from pipelab.cluster import Cluster
 from pipelab.counting import rates_of_mixes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
-from pipelab.course.pictures import (
-    SAME,
-    Block,
-    BlockRow,
-    colour_of,
-    finish,
-    plot_rows,
-)
-from pipelab.display import counted, number
+from pipelab.course.pictures import SAME, Block, BlockRow, colour_of, finish, plot_rows
+from pipelab.display import Figure, counted, number
 from pipelab.engine.solving import solve
-from pipelab.figures.theme import (
-    BOTTLENECK,
-    WRONG,
-    colour_of_types,
-    ink_on,
-    new_figure,
-    plain,
-)
+from pipelab.figures.theme import BOTTLENECK, WRONG, colour_of_types, ink_on, new_figure, plain
 from pipelab.problem import Model, Problem
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # The problem
 
@@ -80,7 +62,7 @@ def one_network(max_gpus_per_stage: int = 1, counts: Sequence[int] = (3, 4, 4)) 
 # Counting in pictures
 
 
-def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best: float) -> "Figure":
+def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best: float) -> Figure:
     """At each rate, the prices of all GPUs in layers, end to end, beside the layers of the model.
 
     Parameters
@@ -223,7 +205,7 @@ def _look_at_claim(claim: Given) -> str:
     )
 
 
-def _draw_claim(failure: Failure) -> "Figure":
+def _draw_claim(failure: Failure) -> Figure:
     """What every stage's GPUs cost, beside what it holds; and what all GPUs cost, beside the model."""
     claim = failure.given
     total, lowest = _total(claim), min(claim.prices)

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelab.course.exercises import (
     Exercise,
@@ -15,15 +15,13 @@ from pipelab.course.exercises import (
     missing_or_twice,
 )
 from pipelab.course.pictures import plot_orders
+from pipelab.display import Figure
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidSchedule
 from pipelab.figures.gantts import gantt
 from pipelab.schedules import Schedule, one_rank
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
 
 Rows = Sequence[Sequence[str]]  # of each rank
 
@@ -42,7 +40,7 @@ def _gpipe(given: Given) -> "Timeline":
     return simulate(schedule("GPipe", len(given.forward), given.m), costs)
 
 
-def _draw_gpipe(failure: Failure) -> "Figure":
+def _draw_gpipe(failure: Failure) -> Figure:
     timeline = _gpipe(failure.given)
     text = f"GPipe ends at {timeline.makespan:g}: the black line is what decides it"
     return gantt(timeline, critical_path=True, finding=text)
@@ -126,7 +124,7 @@ def _orders_of(mine: Callable[..., Any], given: Given) -> list[Any]:
     return [mine(rank, given.m, list(given.room)) for rank in range(len(given.room))]
 
 
-def _draw_room(tried: Failure) -> "Figure":
+def _draw_room(tried: Failure) -> Figure:
     """In time if it can be run, and otherwise in the order in which it is listed."""
     given, rows = tried.given, tried.answer or [[]] * len(tried.given.room)
     rows = [row if isinstance(row, list) else [] for row in rows]

@@ -4,7 +4,7 @@ import json
 import random
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pipelab.course.exercises import (
     Construction,
@@ -17,6 +17,7 @@ from pipelab.course.exercises import (
     missing_or_twice,
 )
 from pipelab.course.pictures import plot_orders
+from pipelab.display import Figure
 from pipelab.engine.schedules import schedule
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.timeline import StageCosts, simulate
@@ -24,10 +25,6 @@ from pipelab.engine.timeline.formulas import lower_bound
 from pipelab.errors import InvalidSchedule, shown
 from pipelab.files.bundled_folders import data_dir
 from pipelab.schedules import Schedule
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # Numbers that papers print
 
@@ -134,7 +131,7 @@ def _why_not(given: Given, row: Any) -> str:
     return "" if first is None else f"{row[first]} could wait: {right[first]} fits before it"
 
 
-def _draw_row(tried: Failure) -> "Figure":
+def _draw_row(tried: Failure) -> Figure:
     given, row = tried.given, tried.answer
     known = {f"{kind}{action[1:]}" for action in given.row for kind in "FIW"}
     yours = list(row) if isinstance(row, list) and known.issuperset(row) else []

@@ -4,34 +4,22 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import finish, plot_lines
-from pipelab.display import counted
+from pipelab.display import DataFrame, Figure, counted
 from pipelab.engine.speed_scenarios import Sensitivity
-from pipelab.figures.theme import (
-    NEUTRAL_LIGHT,
-    TYPE_COLOURS,
-    colour_of_types,
-    line,
-    new_figure,
-    plain,
-)
+from pipelab.figures import theme
 from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.measurements import against_measured
 from pipelab.hardware.pass_times import Demand
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-    from plotly.graph_objects import Figure
-
 
 # The roofline as Williams et al. draw it
 
@@ -98,7 +86,7 @@ def _work(model: Transformer, load: Workload) -> tuple[float, float]:
 
 def plot_roofline(
     costs: Roofline, model: Transformer, gpus: Sequence[str], loads: Mapping[str, Workload]
-) -> "Figure":
+) -> Figure:
     """Draw the roof of every GPU type, and where a layer lies under it.
 
     Parameters
@@ -124,7 +112,7 @@ def plot_roofline(
     InvalidValue
         A number of the model does not fit.
     """
-    figure, colours = new_figure(), colour_of_types(gpus)
+    figure, colours = theme.new_figure(), theme.colour_of_types(gpus)
     roofs = {gpu: roof_of(costs, model, gpu) for gpu in gpus}
     at = {name: arithmetic_intensity(model, load) for name, load in loads.items()}
     work = [_work(model, load)[0] for load in loads.values()]
@@ -134,7 +122,7 @@ def plot_roofline(
         reached = np.minimum(roof.flop_per_s, roof.byte_per_s * x) / 1e12
         hover = f"{gpu}: ridge at {roof.ridge:.0f} FLOP/byte<extra></extra>"
         together: dict[str, Any] = {"legendgroup": gpu, "hovertemplate": hover}
-        figure.add_trace(line(gpu, x, reached, colours[gpu], 3, **together))
+        figure.add_trace(theme.line(gpu, x, reached, colours[gpu], 3, **together))
         seconds = [costs.layer_times(model, load, GPU(gpu, 1))["layer"] for load in loads.values()]
         rim = {"line": {"color": "white", "width": 1}}
         figure.add_scatter(
@@ -149,7 +137,7 @@ def plot_roofline(
             hovertemplate=f"{gpu}, %{{text}}: %{{y:.3g}} TFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
         )
     ridges = ", ".join(f"{roof.ridge:.0f} ({gpu})" for gpu, roof in roofs.items())
-    decades = {"type": "log", "dtick": 1, "tickformat": "~r"}
+    decades = {"type": "log", "dtick": 1, "tickformat": ",~r"}
     return finish(
         figure,
         f"Ridge points at {ridges} FLOPs per byte",
@@ -162,7 +150,7 @@ def plot_roofline(
 # Stages that were measured for the course
 
 
-def measured_stages() -> "DataFrame":
+def measured_stages() -> DataFrame:
     """Return the stages of `data/stage_times.csv` with what the roofline predicts.
 
     Returns
@@ -182,7 +170,7 @@ def measured_stages() -> "DataFrame":
 _HELD_OUT = "H200-SXM"  # nothing was fitted to it
 
 
-def plot_measured_stages(stages: "DataFrame") -> "Figure":
+def plot_measured_stages(stages: DataFrame) -> Figure:
     """Draw by how much each predicted stage is off: decode over its batch, prefill over its tokens.
 
     Parameters
@@ -214,11 +202,12 @@ def plot_measured_stages(stages: "DataFrame") -> "Figure":
         hover_name="what",
         hover_data=["measured", "predicted"],
         category_orders={"phase": list(phases)},
-        color_discrete_sequence=TYPE_COLOURS,
+        color_discrete_map=theme.colour_of_types(stages["gpu_type"]),
+        labels={"gpu_type": "GPU"},
     )
     figure.update_traces(marker={"size": 10, "opacity": 0.75})
     figure.layout.annotations = ()  # the axes name the phases
-    figure.add_hline(y=0, line={"color": NEUTRAL_LIGHT, "width": 2}, layer="below")
+    figure.add_hline(y=0, line={"color": theme.NEUTRAL_LIGHT, "width": 2}, layer="below")
     off = 100 * stages[stages["gpu_type"] == _HELD_OUT].groupby("phase")["error"].agg(_median_off)
     finish(
         figure,
@@ -240,7 +229,7 @@ def _median_off(errors: Any) -> float:
 # A plan where GPUs are faster or slower than predicted
 
 
-def plot_sensitivity(found: "Sensitivity", robust: "Sensitivity | None" = None) -> "Figure":
+def plot_sensitivity(found: "Sensitivity", robust: "Sensitivity | None" = None) -> Figure:
     """Draw the share of the best rate that a plan keeps, over the factor of each thing that may be off.
 
     Parameters
@@ -261,21 +250,29 @@ def plot_sensitivity(found: "Sensitivity", robust: "Sensitivity | None" = None) 
     >>> from pipelab import course
     >>> figure = plot_sensitivity(pl.sensitivity(course.five_gpus(), within=0.1))
     >>> [trace.name for trace in figure.data]
-    ['A100-SXM-40', 'L4', 'T4', 'all GPUs', 'links']
+    ['links', 'all GPUs', 'T4', 'L4', 'A100-SXM-40']
     """
-    figure = new_figure()
+    figure = theme.new_figure()
     names = dict.fromkeys(s.what for s in found.scenarios[1:] if "," not in s.what)
+    colours = theme.colour_of_types(names) | {
+        "links": theme.NEUTRAL_LIGHT,
+        "all GPUs": theme.NEUTRAL,
+    }
     for plan, look in [(found, "solid"), *([(robust, "dot")] if robust else [])]:
-        for name, colour in zip(names, TYPE_COLOURS, strict=False):
+        for name in reversed(names):
             cases = [s for s in (*plan.scenarios, *plan.turns) if s.what == name or s.factor == 1]
             ends = sorted((100 * (s.factor - 1), 100 * (1 - s.loss)) for s in cases)
             x, y = zip(*ends, strict=True)
             hover = "%{x:+.1f}%: keeps %{y:.1f}%<extra></extra>"
             more: dict[str, Any] = {"mode": "lines+markers", "hovertemplate": hover}
             more["showlegend"] = plan is found
-            figure.add_trace(line(plain(name), x, y, colour, 2, {"dash": look}, **more))
+            wide = {"links": 10.0, "all GPUs": 5.0}.get(name, 2.5)  # others cover them
+            figure.add_trace(
+                theme.line(theme.plain(name), x, y, colours[name], wide, {"dash": look}, **more)
+            )
     axes = {"x": "% faster than predicted", "y": "% of the best rate kept"}
-    return finish(figure, found.sentence, "dotted: the other plan" if robust else "", **axes)
+    note = f"dotted: another plan, which loses up to {robust.worst.loss:.1%}" if robust else ""
+    return finish(figure, found.sentence, note, **axes)
 
 
 # Exercises
@@ -300,7 +297,7 @@ def _crossing(given: Given) -> float:
     return max(1, -(-given.weights * given.speed // gain)) if gain > 0 else math.inf
 
 
-def _draw_layer(failure: Failure) -> "Figure":
+def _draw_layer(failure: Failure) -> Figure:
     given = failure.given
     cross = _crossing(given)
     never = math.isinf(cross)

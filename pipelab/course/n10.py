@@ -3,22 +3,17 @@
 import random
 from collections import Counter
 from math import isclose
-from typing import TYPE_CHECKING
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import SAME, bars_of, finish, plot_lines
-from pipelab.display import counted, listed
+from pipelab.display import Figure, counted, listed
 from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, colour_of_types, plain
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # Stages in time, identical ones in one row
 
 
-def plot_stage_groups(placed: "PlacedTimeline") -> "Figure":
+def plot_stage_groups(placed: "PlacedTimeline") -> Figure:
     """A bar for every kind of stage: GPU type, number of layers, and what a microbatch takes there.
 
     Parameters
@@ -91,7 +86,7 @@ def _needed(given: Given) -> int:
     return -(-sum(given.times) // max(given.times))
 
 
-def _draw_times(failure: Failure) -> "Figure":
+def _draw_times(failure: Failure) -> Figure:
     given = failure.given
     needed = _needed(given)
     numbers = list(range(1, needed + 4))

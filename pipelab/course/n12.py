@@ -2,14 +2,10 @@
 
 import random
 from math import isclose
-from typing import TYPE_CHECKING
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import plot_lines
-from pipelab.display import counted
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from pipelab.display import Figure, counted
 
 
 def _rates(chance: random.Random) -> Given:
@@ -44,7 +40,7 @@ def _greedy(given: Given) -> int:
     return total
 
 
-def _draw_identical(failure: Failure) -> "Figure":
+def _draw_identical(failure: Failure) -> Figure:
     given = failure.given
     numbers, best = list(range(given.gpus + 1)), _sums(given)
     alone = [0, *given.rates, *[given.rates[-1]] * given.gpus][: given.gpus + 1]
@@ -91,7 +87,7 @@ def _bound(given: Given) -> float:
     return max(_bounds(given))
 
 
-def _draw_priced(failure: Failure) -> "Figure":
+def _draw_priced(failure: Failure) -> Figure:
     given = failure.given
     numbers = list(range(1, len(given.pipelines) + 1))
     times = _factor(given)
@@ -136,7 +132,7 @@ def _cheapest_only(given: Given) -> int:
     return -(-given.load // rate) * price
 
 
-def _draw_offers(failure: Failure) -> "Figure":
+def _draw_offers(failure: Failure) -> Figure:
     given = failure.given
     loads, fewest = list(range(given.load + 1)), _dollars(given)
     text = f"A load of {given.load} costs {fewest[-1]}"

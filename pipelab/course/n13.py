@@ -4,29 +4,26 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.course.exercises import Exercise, Function, Given, drawn
 from pipelab.course.ledger.published_programs import scheduler_1f1b
+from pipelab.display import DataFrame, data_frame
 from pipelab.engine.schedules import schedule
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.solving import solve
 from pipelab.errors import shown
 from pipelab.fields import given
-from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import bundled_frame
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
 from pipelab.hardware.what_fits import node_mixes
 from pipelab.problem import Problem, Workload
 from pipelab.schedules import Schedule
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 # The results that the write-up's author published later, beside pipelab's for the same GPUs
 
@@ -36,7 +33,7 @@ _TYPE, _GPUS, _LINK_GB_PER_S = "A100-SXM-80", 8, 300.0
 _LENGTH, _LAYERS, _D_MODEL, _D_FF, _HEADS, _VOCAB = 4096, 32, 8192, 22016, 64, 32000
 
 
-def author_results() -> "DataFrame":
+def author_results() -> DataFrame:
     """The results table of the author's repository, and what pipelab's roofline says of it.
 
     Returns
@@ -54,11 +51,9 @@ def author_results() -> "DataFrame":
     >>> course.author_results()["fits"].tolist()
     [False, True, False, True, False, True, False, False]
     """
-    import pandas as pd
-
     rows = []
     least: dict[int, float | None] = {}
-    for said in pd.read_csv(data_dir() / "author_results.csv").itertuples():
+    for said in bundled_frame("author_results.csv").itertuples():
         batch, gpus = int(said.batch_size), int(said.a100s)
         problem = _medium(batch, said.usd_per_hour / gpus)
         costs, gpu = cast(Roofline, problem.costs), problem.cluster.gpus[0]
@@ -80,7 +75,7 @@ def author_results() -> "DataFrame":
                 "least_usd_per_million": least[batch],
             }
         )
-    return pd.DataFrame(rows)
+    return data_frame(rows)
 
 
 def _medium(batch: int, usd_per_hour: float) -> Problem:
@@ -90,9 +85,8 @@ def _medium(batch: int, usd_per_hour: float) -> Problem:
     )
     gpu = GPU(_TYPE, load_gpus()[_TYPE].memory_gb, usd_per_hour, "A100", _LINK_GB_PER_S)
     links = np.full((_GPUS, _GPUS), _LINK_GB_PER_S)
-    return Problem(
-        Cluster((gpu,) * _GPUS, links), model, Workload(_LENGTH, batch), Roofline(), name="medium"
-    )
+    cluster, load = Cluster((gpu,) * _GPUS, links), Workload(_LENGTH, batch)
+    return Problem(cluster, model, load, Roofline(), name="medium")
 
 
 # Exercises

@@ -3,29 +3,24 @@
 import math
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import Block, BlockRow, plot_rows, plot_what_fits
-from pipelab.display import counted
+from pipelab.display import DataFrame, Figure, Series, counted, data_frame
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
-from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import bundled_frame
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import UNFUSED, Roofline, gradients, training_flops, update_seconds
 from pipelab.hardware.training_memory import activation_bytes, head_bytes
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
-
-if TYPE_CHECKING:
-    from pandas import DataFrame, Series
-    from plotly.graph_objects import Figure
-
 
 # Published times: profiles of one stage, and whole steps (`data/training_times.csv`)
 
@@ -35,7 +30,7 @@ OF_GPT = {"fused_attention": False, "gate": False, "dropout": True}
 TIMES = ("forward_ms", "backward_input_ms", "backward_weight_ms", "step_s")
 
 
-def training_errors(costs: "Roofline | None" = None) -> "DataFrame":
+def training_errors(costs: Roofline | None = None) -> DataFrame:
     """Return the rows of `data/training_times.csv` beside what the roofline says.
 
     Parameters
@@ -58,24 +53,21 @@ def training_errors(costs: "Roofline | None" = None) -> "DataFrame":
     >>> len(table), len(held_out), bool(held_out["error"].abs().max() < 0.14)
     (20, 14, True)
     """
-    import pandas as pd
-
     costs, rows = (costs or Roofline()).for_training(), []
-    for row in pd.read_csv(data_dir() / "training_times.csv").itertuples():
+    for row in bundled_frame("training_times.csv").itertuples():
         for what, predicted in _predicted(costs, row).items():
             measured = getattr(row, what)
             found = {"model": row.model, "recompute": row.recompute, "what": what}
             found |= {"measured": measured, "predicted": predicted}
             found |= {"error": predicted / measured - 1, "fitted": row.fitted}
             if what == "step_s":
-                found["mfu"], found["mfu_predicted"] = (
-                    _mfu(costs, row, seconds) for seconds in (measured, predicted)
-                )
+                found["mfu"] = _mfu(costs, row, measured)
+                found["mfu_predicted"] = _mfu(costs, row, predicted)
             rows.append(found)
-    return pd.DataFrame(rows)
+    return data_frame(rows)
 
 
-def layer_errors() -> "DataFrame":
+def layer_errors() -> DataFrame:
     """Return the rows of `data/layer_step_times.csv` beside what the roofline says: single layers on H100 and H200.
 
     The roofline trains as Megatron does.
@@ -98,10 +90,8 @@ def layer_errors() -> "DataFrame":
     >>> len(table), bool(table[table["what"] == "backward_weight_ms"]["error"].abs().max() < 0.07)
     (24, True)
     """
-    import pandas as pd
-
     costs, rows = Roofline().for_training(), []
-    for row in pd.read_csv(data_dir() / "layer_step_times.csv").itertuples():
+    for row in bundled_frame("layer_step_times.csv").itertuples():
         model = load_model(row.model)
         demand = Demand(model, Workload(row.sequence, row.microbatch, "training"))
         stored = activation_bytes(model, row.microbatch * row.sequence, sequence=row.sequence)
@@ -112,13 +102,12 @@ def layer_errors() -> "DataFrame":
             found = {name: getattr(row, name) for name in ("model", "gpu_type", "microbatch")}
             found |= {"sequence": row.sequence, "what": what, "measured": getattr(row, what)}
             predicted = 1000 * float(took)
-            rows.append(
-                found | {"predicted": predicted, "error": predicted / found["measured"] - 1}
-            )
-    return pd.DataFrame(rows)
+            error = predicted / found["measured"] - 1
+            rows.append(found | {"predicted": predicted, "error": error})
+    return data_frame(rows)
 
 
-def gpt(row: "Series") -> Transformer:
+def gpt(row: Series) -> Transformer:
     """The model of a row."""
     wide, each = round(8 / 3 * row.d_model), row.d_model // row.heads
     return Transformer(
@@ -126,7 +115,7 @@ def gpt(row: "Series") -> Transformer:
     )
 
 
-def _predicted(costs: "Roofline", row: "Series") -> dict[str, float]:
+def _predicted(costs: Roofline, row: Series) -> dict[str, float]:
     """Milliseconds of a microbatch on one rank in the mean, or seconds of a whole step."""
     if row.forward_ms > 0:
         whole = _of_layers(costs, row, row.layers, head=True)
@@ -147,9 +136,7 @@ def _predicted(costs: "Roofline", row: "Series") -> dict[str, float]:
     return {"step_s": float(simulate(order, times).makespan + update)}
 
 
-def _of_layers(
-    costs: "Roofline", row: "Series", layers: int, *, head: bool
-) -> tuple[Any, Any, Any]:
+def _of_layers(costs: Roofline, row: Series, layers: int, *, head: bool) -> tuple[Any, Any, Any]:
     """Seconds of forward, input gradient and weight gradient of a microbatch; recomputation is in the second."""
     t, demand, gpu = int(row.tensor_parallel), _demand(row), _gpu(costs, row)
     tokens, options = row.microbatch * row.sequence, {"sequence": row.sequence, "degree": t}
@@ -171,17 +158,17 @@ def _of_layers(
     return forward, back, weight
 
 
-def _demand(row: "Series") -> Demand:
+def _demand(row: Series) -> Demand:
     return Demand(gpt(row), Workload(row.sequence, row.microbatch, "training"))
 
 
-def _gpu(costs: "Roofline", row: "Series") -> GPU:
+def _gpu(costs: Roofline, row: Series) -> GPU:
     inside = row.node_gb_per_s if row.tensor_parallel > 1 else None
     memory = costs.gpus[row.gpu_type].memory_gb
     return GPU(row.gpu_type, memory, None, "node" if inside else "", inside)
 
 
-def _mfu(costs: "Roofline", row: "Series", seconds: float) -> float:
+def _mfu(costs: Roofline, row: Series, seconds: float) -> float:
     step = row.microbatches * training_flops(gpt(row), _demand(row).load)
     peak = row.ranks * row.tensor_parallel * costs.gpus[row.gpu_type].fp16_tflop_per_s * 1e12
     return step / (seconds * peak)
@@ -195,7 +182,7 @@ ACTIVATIONS = TYPE_COLOURS[0]
 _NARROW = 0.1  # of the picture: too narrow for more than a number
 
 
-def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "Figure":
+def plot_training_memory(step: TrainingTimeline, finding: str = "") -> Figure:
     """A row per stage: state of its parameters, then activations at their peak; a line at the end of memory.
 
     Parameters
@@ -273,7 +260,7 @@ def _fewest(given: Given, back: int = 1) -> float:
     return next(fitting, math.inf)
 
 
-def _draw_stage(failure: Failure) -> "Figure":
+def _draw_stage(failure: Failure) -> Figure:
     given, fewest = failure.given, _fewest(failure.given)
     text = "Even with all layers recomputed, the stage does not fit"
     if not math.isinf(fewest):
@@ -328,7 +315,7 @@ def _copies(given: Given) -> float:
     return max(1, math.ceil(shared * given.parameters / spare)) if shared else 1
 
 
-def _draw_copies(failure: Failure) -> "Figure":
+def _draw_copies(failure: Failure) -> Figure:
     given, fewest = failure.given, _copies(failure.given)
     text = "However many copies share, it does not fit"
     if not math.isinf(fewest):

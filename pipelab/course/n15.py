@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import MinLen
@@ -24,7 +24,7 @@ from pipelab.course.processes import (
     run_jobs,
     source_of,
 )
-from pipelab.display import listed
+from pipelab.display import DataFrame, Figure, listed
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.timeline import Timeline
@@ -42,11 +42,6 @@ from pipelab.fields import (
 from pipelab.figures.gantts import plot_timelines
 from pipelab.figures.theme import NEUTRAL, WRONG, new_figure, plain
 from pipelab.schedules import Schedule
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-    from plotly.graph_objects import Figure
-
 
 # A run
 
@@ -221,7 +216,7 @@ def _measured(simulated: Timeline, reports: Sequence[Report]) -> MeasuredTimelin
     )
 
 
-def plot_measured(run: Run) -> "Figure":
+def plot_measured(run: Run) -> Figure:
     """Draw the measured timeline above the simulated one, on one axis.
 
     Parameters
@@ -235,15 +230,15 @@ def plot_measured(run: Run) -> "Figure":
         In ms from the common start; the title says how much longer the measured makespan is.
     """
     ends = run.measured.makespan, run.simulated.makespan
-    above = f"{run.excess:.1%} above the simulated {ends[1]:.0f}"
-    said = f"{run.measured.schedule.name}: measured {ends[0]:.0f} ms, {above}"
+    above = f"{run.excess:.1%} above the simulated {ends[1]:,.0f}"
+    said = f"{run.measured.schedule.name}: measured {ends[0]:,.0f} ms, {above}"
     return plot_timelines({"measured": run.measured, "simulated": run.simulated}, finding=said)
 
 
 _WAITS = re.compile(r"rank \d+ (?:waits for the )?(?P<what>.+) (?:from|to) rank (?P<whom>\d+)")
 
 
-def plot_waits(says: Sequence[str]) -> "Figure":
+def plot_waits(says: Sequence[str]) -> Figure:
     """Draw the wait-for graph of a program that hangs: an arrow from every rank to the one it waits for.
 
     Parameters
@@ -283,9 +278,8 @@ def plot_waits(says: Sequence[str]) -> "Figure":
         if said is None:
             continue
         whom = int(said["whom"])
-        side = (
-            1 if whom > rank else -1
-        )  # two that wait for each other have an arrow above and one below
+        # Two that wait for each other have an arrow above and one below.
+        side = 1 if whom > rank else -1
         ends = {"ax": rank + 0.1 * side, "x": whom - 0.1 * side, "ay": 0.3 * side, "y": 0.3 * side}
         head = {"arrowcolor": colours[rank], "arrowwidth": 2.5, "standoff": 0}
         figure.add_annotation(**ARROW, **ends, **head)
@@ -319,7 +313,7 @@ def run_ring(
     *,
     pause: tuple[Natural, Natural, NotNegative] = (0, 0, 0.0),
     timeout: NotNegative = 2.0,
-) -> "DataFrame":
+) -> DataFrame:
     """Let sequences circulate through stages, each a process, and measure when each of them is where.
 
     Parameters
@@ -379,7 +373,7 @@ def run_ring(
     return passes
 
 
-def plot_ring(runs: Mapping[str, "DataFrame"], title: str, until: float) -> "Figure":
+def plot_ring(runs: Mapping[str, DataFrame], title: str, until: float) -> Figure:
     """Draw which stage is busy when, with the number of sequences of each batch.
 
     Parameters

@@ -5,14 +5,11 @@ import operator
 import random
 from collections.abc import Callable
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn, gives
 from pipelab.course.pictures import Block, BlockRow, colour_of, plot_rows
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
+from pipelab.display import Figure
 
 # Exercises
 
@@ -57,7 +54,7 @@ def _why_not(given: Given, order: Any) -> str:
     return ""
 
 
-def _draw_order(failure: Failure) -> "Figure":
+def _draw_order(failure: Failure) -> Figure:
     given, order = failure.given, failure.answer
     right = _first_that_fits(given)
     if not isinstance(order, list) or sorted(order) != list(range(len(given.rooms))):

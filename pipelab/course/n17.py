@@ -3,8 +3,8 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import isclose
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,18 +12,15 @@ from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import plot_lines
+from pipelab.display import Figure
 from pipelab.engine.flows.flowing import flow
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Frozen
-from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import bundled_frame
 from pipelab.hardware.measured_times import Measured
 from pipelab.problem import Model, Problem, Workload
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
-
 
 # Helix's clusters
 
@@ -94,21 +91,17 @@ def helix_cluster(name: str) -> HelixCluster:
     >>> len(single.machines), single.rates["T4"][4], single.shipped[0]
     (24, 757.8531857, (8, 11))
     """
-    import pandas as pd
-
-    def table(file: str) -> "pd.DataFrame":
-        return pd.read_csv(data_dir() / "helix" / file, keep_default_na=False)
-
-    facts = table("instances.csv").set_index("instance")
+    table = partial(bundled_frame, keep_default_na=False)
+    facts = table("helix/instances.csv").set_index("instance")
     if name not in facts.index:
         raise UnknownName(f"Helix ships no {shown(name)}; {nearest(name, facts.index)}")
-    of, nodes = facts.loc[name], table("nodes.csv").query("instance == @name")
+    of, nodes = facts.loc[name], table("helix/nodes.csv").query("instance == @name")
     rates: dict[str, dict[int, float]] = {}
-    for row in table("rates.csv").itertuples():
+    for row in table("helix/rates.csv").itertuples():
         if name in row.instances.split("; "):
             rates.setdefault(row.machine, {})[row.layers] = row.tokens_per_s
     megabytes = np.full((len(nodes), len(nodes)), _INSIDE_MEGABYTES_PER_S)
-    for link in table("links.csv").query("instance == @name").itertuples():
+    for link in table("helix/links.csv").query("instance == @name").itertuples():
         megabytes[link.node, link.other] = megabytes[link.other, link.node] = link.megabytes_per_s
     return HelixCluster(
         name,
@@ -210,7 +203,7 @@ def _least(given: Given) -> int:
     return min(_passed(given))
 
 
-def _draw_spans(failure: Failure) -> "Figure":
+def _draw_spans(failure: Failure) -> Figure:
     given = failure.given
     passed = _passed(given)
     layer = 1 + passed.index(min(passed))

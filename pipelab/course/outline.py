@@ -42,12 +42,10 @@ def notebooks_of_the_course() -> tuple[Notebook, ...]:
     books = []
     for path in sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb")):
         head = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-        found = re.match(
-            r"# (?P<title>[^\n:?]+).*^\*(?P<minutes>\d+) minutes", head, flags=re.S | re.M
-        )
+        begins = r"# (?P<title>[^\n:?]+).*^\*(?P<minutes>\d+) minutes"
+        found = re.match(begins, head, flags=re.S | re.M)
         if not found:
-            raise InvalidData(
-                f"{path}: the first cell: expected a title and a line such as '*20 minutes · next: …*'"
-            )
+            expected = "expected a title and a line such as '*20 minutes · next: …*'"
+            raise InvalidData(f"{path}: the first cell: {expected}")
         books.append(Notebook(path.name, found["title"], int(found["minutes"])))
     return tuple(books)

@@ -210,9 +210,8 @@ def _process(job: Job, pipes: dict[int, Connection], parent: Connection, state: 
         else:
             _follow(stage, job.program)
         state.value = b"has ended"
-        actions = [
-            (kind, i, begin - start, end - start) for kind, i, begin, end in stage.report.actions
-        ]
+        done = stage.report.actions
+        actions = [(kind, i, begin - start, end - start) for kind, i, begin, end in done]
         parent.send(stage.report._replace(actions=actions))
     except Exception as error:  # whatever a reader's loop raises
         parent.send(_told(error))
@@ -362,7 +361,6 @@ def _heard(
                     "is less busy, or with fewer ranks"
                 )
             stands = [f"rank {rank} {text.decode()}" for rank, text in enumerate(now)]
-            raise InvalidSchedule(
-                stands, f"this program hangs (no progress for {timeout:.3g} s) and"
-            )
+            hangs = f"this program hangs (no progress for {timeout:.3g} s) and"
+            raise InvalidSchedule(stands, hangs)
     return [said[rank] for rank in range(len(processes))]

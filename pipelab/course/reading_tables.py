@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pipelab.display import DataFrame, table
+from pipelab.display import DataFrame, data_frame, table
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,4 @@ def show_table(rows: Any, digits: int = 4) -> ShownTable:
     ShownTable
         Shows itself as HTML in a notebook; `to_frame()` has the data frame.
     """
-    import pandas as pd
-
-    return ShownTable(pd.DataFrame(rows), digits)
+    return ShownTable(data_frame(rows), digits)

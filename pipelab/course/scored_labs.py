@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, ClassVar, NamedTuple
 
 from pipelab.course.exercises import Function, Given, Seen
-from pipelab.display import Figure, counted
+from pipelab.display import DataFrame, Figure, counted, data_frame
 from pipelab.errors import NotApplicable, PipelabError, shown
 
 _KIT = str(Path(__file__).parents[1]) + os.sep
@@ -254,9 +254,7 @@ class Lab(Function):
             f"{self.best_is} {each.best:,.5g}"
         )
 
-    def _frame(self, tries: list[Try]) -> Any:
-        import pandas as pd
-
+    def _frame(self, tries: list[Try]) -> DataFrame:
         rows = [
             {
                 "input": number,
@@ -268,4 +266,4 @@ class Lab(Function):
             }
             for number, each in enumerate(tries)
         ]
-        return pd.DataFrame(rows)
+        return data_frame(rows)

@@ -83,9 +83,8 @@ class Solving:
         # In small steps: a wait without end cannot be interrupted everywhere.
         while not wait([self._future], max(0.0, min(0.1, deadline - time.perf_counter()))).done:
             if time.perf_counter() >= deadline:
-                raise TimeoutError(
-                    f"still solving {self.problem.name} after {timeout} s; call stop() to end it"
-                )
+                name = self.problem.name
+                raise TimeoutError(f"still solving {name} after {timeout} s; call stop() to end it")
         return self._future.result()
 
     def _note(self, moment: "Progress") -> None:

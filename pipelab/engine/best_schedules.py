@@ -689,9 +689,8 @@ class BestSchedule(ProvenAnswer):
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
-        frame["above_bound"] = [
-            "" if share is None else f"{share:.1%}" for share in frame["above_bound"]
-        ]
+        shares = frame["above_bound"]
+        frame["above_bound"] = ["" if share is None else f"{share:.1%}" for share in shares]
         return f"<p class='{NO_FORMULAS}'>{escape(self.sentence)}</p>" + table(frame)
 
 
@@ -898,9 +897,8 @@ class _ScheduleSearch:
             if not span:
                 columns, begins = start.columns, start.start.tolist()
                 kinds = [KINDS[code] for code in columns.kind.tolist()]
-                actions = zip(
-                    columns.rank.tolist(), kinds, columns.microbatch.tolist(), strict=True
-                )
+                ranks, microbatches = columns.rank.tolist(), columns.microbatch.tolist()
+                actions = zip(ranks, kinds, microbatches, strict=True)
                 # Every rule takes the microbatches in order.
                 program.hint(dict(zip(actions, map(int, begins), strict=True)))
             result = program.solve(self.deadline, workers, lambda *known: self._tell(unit, *known))

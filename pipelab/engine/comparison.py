@@ -94,11 +94,8 @@ class Comparison(Frozen):
         return display.data_frame(rows)
 
     def _repr_html_(self) -> str:
-        frame = self.to_frame()
-        shown = {
-            method: display.ended(result, html=True) for method, result in self.results.items()
-        }
-        outcomes = self.outcomes.items()
+        frame, outcomes, results = self.to_frame(), self.outcomes.items(), self.results.items()
+        shown = {method: display.ended(result, html=True) for method, result in results}
         frame["outcome"] = [shown.get(method, outcome.html) for method, outcome in outcomes]
         return display.table(frame, html=("outcome",))
 
@@ -150,9 +147,8 @@ def compare(
         raise InvalidValue("compare", [("methods", methods, expected)])
     for name in options:
         if name not in given:
-            raise UnknownName(
-                f"there are options for {name!r}, which is not compared; {nearest(name, given)}"
-            )
+            known = nearest(name, given)
+            raise UnknownName(f"there are options for {name!r}, which is not compared; {known}")
     results, refused = {}, {}
     with noted_interrupts(passed_on=False) as interrupted:
         for method in given:

@@ -33,12 +33,7 @@ import numpy as np
 
 from pipelab.engine.cheapest_walk import WalkResult
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
-from pipelab.engine.instance import (
-    Instance,
-    instance_of,
-    listed,
-    with_memory_for,
-)
+from pipelab.engine.instance import Instance, instance_of, listed, with_memory_for
 from pipelab.engine.rate_search import BY_TOLERANCE, SETS, RateSearch, least, possible, used, walks
 from pipelab.engine.reach import AtRate
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER

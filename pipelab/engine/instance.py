@@ -501,9 +501,8 @@ def listed(instance: Instance, deadline: Deadline = NEVER) -> Instance:
     """
     types = tuple(instance.types[k] for k in instance.type_of)
     few = number_of_compositions(instance.problem, types) <= _FEW_COMPOSITIONS
-    one_time = (instance.hop == instance.hop[0, 0]).all() and (
-        instance.link == instance.link[0, 0]
-    ).all()
+    measures = instance.hop, instance.link
+    one_time = all((measure == measure[0, 0]).all() for measure in measures)
     if not instance.pure or not few or one_time:
         return instance
     return by_class(instance, apart(instance), deadline)

@@ -37,9 +37,8 @@ from pipelab.problem import Problem
 
 Verdict = Literal["yes", "no", "not answered"]
 SETS = "list limit"  # sets of classes were too many to list
-BY_TOLERANCE = (
-    "the solver's tolerance"  # what ended a search if nothing else did, and it stayed open
-)
+# What ended a search if nothing else did, and it stayed open.
+BY_TOLERANCE = "the solver's tolerance"
 # For the choice among equally fast placements: who draws an answer at once asks for that later.
 seconds_to_choose: ContextVar[float] = ContextVar("seconds_to_choose", default=math.inf)
 _TIME_SHARES = 1 / 3, 1 / 2, 1.0  # of the time left for one question, turn by turn
@@ -175,9 +174,8 @@ def _refuse_excess(problem: Problem, placement: Placement, most: Mapping[str, fl
     """Count what a placement uses: solvers keep rows within a tolerance only."""
     for what, value in most.items():
         if what != "seconds" and used(problem, what, placement) - value > abs(value) * NOT_SOLVED:
-            raise PipelabError(
-                f"a solver returned {used(problem, what, placement)} {what} where {value} are allowed"
-            )
+            amount = used(problem, what, placement)
+            raise PipelabError(f"a solver returned {amount} {what} where {value} are allowed")
 
 
 @dataclass(frozen=True)
@@ -411,9 +409,8 @@ class RateSearch:
         )
 
     def _ask(self, moment: Progress) -> None:
-        self.deadline.ask(
-            replace(moment, nodes=len(self.log))
-        )  # programs tell their nodes themselves
+        # Programs tell their nodes themselves.
+        self.deadline.ask(replace(moment, nodes=len(self.log)))
 
     def _report(self) -> None:
         moment = self._moment()

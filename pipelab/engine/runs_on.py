@@ -27,13 +27,7 @@ from pipelab.errors import NotApplicable
 from pipelab.fields import derived
 from pipelab.hardware.engine_memory import memory_of
 from pipelab.hardware.engine_rules import EngineRules, not_taken, platform_of, rules_of
-from pipelab.problem import (
-    CostModel,
-    Problem,
-    StageCost,
-    StageTables,
-    answered,
-)
+from pipelab.problem import CostModel, Problem, StageCost, StageTables, answered
 
 
 def counting_memory_of(problem: Problem, engine: str) -> Problem:

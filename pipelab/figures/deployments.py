@@ -5,17 +5,8 @@ from itertools import groupby
 
 from pipelab.display import Figure, counted, rate
 from pipelab.engine.deployments.result import Deployment, Pipeline
+from pipelab.figures import theme
 from pipelab.figures.placements import layer_axis
-from pipelab.figures.theme import (
-    colour_of_types,
-    distance_from_best,
-    figure_of,
-    finish,
-    ink_on,
-    plain,
-    points,
-    rows,
-)
 from pipelab.placement import Stage, named_layers
 
 _BAND_PIXELS = 44
@@ -36,7 +27,7 @@ def plot_deployment(deployment: Deployment) -> Figure:
     plotly.graph_objects.Figure
         Two traces; hover gives stages, rate and batch.
     """
-    return figure_of(deployment_parts(deployment))
+    return theme.figure_of(deployment_parts(deployment))
 
 
 def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
@@ -63,7 +54,7 @@ def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
     bars, names, labels, layers = [], [], [], 1
     if deployment is not None:
         gpus, layers = deployment.problem.cluster.gpus, deployment.problem.model.layers
-        colours = colour_of_types(gpu.type for gpu in gpus)
+        colours = theme.colour_of_types(gpu.type for gpu in gpus)
         for y, pipeline in enumerate(deployment.pipelines):
             labels.append(f"{pipeline.count} × {rate(pipeline.throughput)}")
             stages = [
@@ -74,7 +65,7 @@ def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
                 place = (y, len(stage.layers), stage.layers.start + 0.5, colours[types[0]])
                 bars.append((*place, _hover(pipeline, i, stage, types)))
             for x, name, types in _names(stages, layers):
-                names.append((x, y, name, ink_on(colours[types[0]])))
+                names.append((x, y, name, theme.ink_on(colours[types[0]])))
         title = title or _title(deployment)
     lanes, widths, starts, fills, hovers = zip(*bars, strict=True) if bars else [()] * 5
     xs, ys, texts, inks = zip(*names, strict=True) if names else [()] * 4
@@ -91,12 +82,12 @@ def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
         "marker": {"color": fills, "line": {"color": "white", "width": 1}},
     }
     ink = {"color": inks or "black"}
-    names_of = points("GPUs", xs, ys, "text", text=texts, textfont=ink, hoverinfo="skip")
-    return finish(
+    names_of = theme.points("GPUs", xs, ys, "text", text=texts, textfont=ink, hoverinfo="skip")
+    return theme.finish(
         [stages_of, names_of],
         title,
         x=layer_axis(layers) | {"visible": bool(labels)},
-        y=rows(labels, tickfont={"size": 12}),
+        y=theme.rows(labels, tickfont={"size": 12}),
         height=110 + _BAND_PIXELS * max(1, len(labels)),
         showlegend=False,
         barmode="overlay",
@@ -110,7 +101,7 @@ def _hover(pipeline: Pipeline, number: int, stage: Stage, types: Sequence[str]) 
     return (
         f"<b>{pipeline.count} × this pipeline</b>, {pipeline.throughput:,.6g} tokens/s each"
         f"<br>batch {load.batch_size}{flight}"
-        f"<br>stage {number}: {named_layers(stage.layers)} on {plain(_named(types))}"
+        f"<br>stage {number}: {named_layers(stage.layers)} on {theme.plain(_named(types))}"
     )
 
 
@@ -118,7 +109,7 @@ def _names(stages: _Stages, layers: int) -> list[tuple[float, str, tuple[str, ..
     """Return the GPUs of every stage at its middle; of stages too narrow, of the run of identical ones."""
     names = []
     for types, run in groupby(stages, key=lambda pair: pair[1]):
-        name, spans = plain(_named(types)), [(s.layers.start, s.layers.stop) for s, _ in run]
+        name, spans = theme.plain(_named(types)), [(s.layers.start, s.layers.stop) for s, _ in run]
         if min(end - begin for begin, end in spans) / layers < _LETTER_SHARE * len(name):
             if len(spans) > 1:
                 name = f"{len(spans)} × ({name})" if len(types) > 1 else f"{len(spans)} × {name}"
@@ -139,11 +130,11 @@ def _named(types: Sequence[str]) -> str:
 
 
 def _title(deployment: Deployment) -> str:
-    name = plain(deployment.problem.name)
+    name = theme.plain(deployment.problem.name)
     if not deployment.pipelines:
         return f"{name}: no deployment" + (" exists" if deployment.status == "infeasible" else "")
     pipelines = counted(deployment.count, "pipeline")
     text = f"{name}: {rate(deployment.throughput or 0.0)} with {pipelines}"
     if deployment.at_least:
         text += f", {deployment.usd_per_hour:,.4g} $ per hour"
-    return text + distance_from_best(deployment)
+    return text + theme.distance_from_best(deployment)

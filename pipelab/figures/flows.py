@@ -4,22 +4,13 @@ from collections import defaultdict
 
 from pipelab.display import Figure, counted, rate
 from pipelab.engine.flows.result import Flow
-from pipelab.figures.theme import (
-    NEUTRAL,
-    bar,
-    colour_of_types,
-    distance_from_best,
-    figure_of,
-    finish,
-    line,
-    plain,
-    rows,
-)
+from pipelab.figures import theme
 from pipelab.placement import named_layers
 
 _TALL_PIXELS, _LOW_PIXELS = 26, 15  # a row of few stages, and of many
 _MOST_TALL_ROWS = 16
 _WIDEST_LINK_PIXELS = 8
+_SLANT = 0.016  # of all layers, so that the lines of one stage fan out
 _FEW_LAYERS = 20  # of which every number is written
 
 
@@ -39,8 +30,8 @@ def plot_flow(flow: Flow) -> Figure:
     """
     stages, gpus, layers = flow.stages, flow.problem.cluster.gpus, flow.problem.model.layers
     types = [gpus[stage.gpus[0]].type for stage in stages]
-    colours = colour_of_types(gpu.type for gpu in gpus)
-    bars = bar(
+    colours = theme.colour_of_types(gpu.type for gpu in gpus)
+    bars = theme.bar(
         "stages",
         list(range(len(stages))),
         [stage.layers.start + 0.5 for stage in stages],
@@ -59,21 +50,21 @@ def plot_flow(flow: Flow) -> Figure:
             end = stages[v].layers.stop + 0.5
             widths[max(1, round(_WIDEST_LINK_PIXELS * carried / most))].append((end, v, end, w))
     lines = [
-        line(
+        theme.line(
             f"{width / _WIDEST_LINK_PIXELS * most:,.0f} tokens/s",
-            [x for a, _, b, _ in ends for x in (a, b, None)],
+            [x for a, _, b, _ in ends for x in (a, b + _SLANT * layers, None)],
             [y for _, v, _, w in ends for y in (v, w, None)],
-            NEUTRAL,
+            theme.NEUTRAL,
             width,
             opacity=0.75,
         )
         for width, ends in sorted(widths.items())
     ]
     names = [
-        f"{plain(gpu_type)} · {', '.join(map(str, stage.gpus))}"
+        f"{theme.plain(gpu_type)} · {', '.join(map(str, stage.gpus))}"
         for gpu_type, stage in zip(types, stages, strict=True)
     ]
-    parts = finish(
+    parts = theme.finish(
         [bars, *lines],
         _title(flow),
         "a line goes from a stage's last layer to the next stage, as wide as what it carries",
@@ -82,13 +73,13 @@ def plot_flow(flow: Flow) -> Figure:
             "range": [0.4, layers + 0.6],
             "dtick": 1 if layers <= _FEW_LAYERS else 10,
         },
-        y=rows(names, tickfont={"size": 12 if len(names) <= _MOST_TALL_ROWS else 9}),
+        y=theme.rows(names, tickfont={"size": 12 if len(names) <= _MOST_TALL_ROWS else 9}),
         height=130
         + (_TALL_PIXELS if len(names) <= _MOST_TALL_ROWS else _LOW_PIXELS) * max(1, len(names)),
         showlegend=False,
         bargap=0.15,
     )
-    return figure_of(parts)
+    return theme.figure_of(parts)
 
 
 def _hovers(flow: Flow) -> list[str]:
@@ -98,7 +89,7 @@ def _hovers(flow: Flow) -> list[str]:
     stages = zip(known.stages, known.carried, known.needed, known.held, strict=True)
     memory = flow.memory_for is None
     return [
-        f"<b>{named_layers(report.stage.layers)}</b> on {plain(', '.join(report.gpu_types))}"
+        f"<b>{named_layers(report.stage.layers)}</b> on {theme.plain(', '.join(report.gpu_types))}"
         f"<br>{carried:,.6g} of {report.throughput:,.6g} tokens/s"
         + (f"<br>{needed:.3g} in flight, memory for {held}" if memory else "")
         for report, carried, needed, held in stages
@@ -106,8 +97,8 @@ def _hovers(flow: Flow) -> list[str]:
 
 
 def _title(flow: Flow) -> str:
-    name = plain(flow.problem.name)
+    name = theme.plain(flow.problem.name)
     if not flow.ways:
         return f"{name}: no flow" + (" exists" if flow.status == "infeasible" else "")
     text = f"{name}: {rate(flow.throughput or 0.0)} on {counted(len(flow.ways), 'way')}"
-    return text + distance_from_best(flow)
+    return text + theme.distance_from_best(flow)

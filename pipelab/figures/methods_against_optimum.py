@@ -24,9 +24,7 @@ def row_of(name: str, result: Result) -> MethodRow:
     return MethodRow(name, result.throughput, outcome_of(result), result.reason)
 
 
-def baseline_parts(
-    rows_of: Sequence[MethodRow], optimum: float | None, title: str = "", note: str = ""
-) -> dict:
+def baseline_parts(rows_of: Sequence[MethodRow], optimum: float | None) -> dict:
     """Return the throughput of every row as a bar, or why there is none.
 
     Parameters
@@ -35,13 +33,12 @@ def baseline_parts(
         From top to bottom. A row without a rate shows its note instead of a bar.
     optimum : float or None
         Where the line of the proven optimum is drawn.
-    title, note : str
-        By default, which row is closest without a proof.
 
     Returns
     -------
     dict
-        "data": seven traces (bars of every outcome, notes, the optimum's line); and "layout".
+        "data": seven traces (bars of every outcome, notes, the optimum's line); and "layout", whose title
+        says which row is closest without a proof.
 
     Examples
     --------
@@ -72,8 +69,7 @@ def baseline_parts(
     most = max([optimum or 0.0, *(row.throughput or 0.0 for row in rows_of)])
     return finish(
         [*(_bars(rows_of, optimum, outcome) for outcome in OUTCOMES), notes, best],
-        title or _closest(rows_of, optimum),
-        note,
+        _closest(rows_of, optimum),
         # without a rate, an axis would count nothing
         x={"title": "tokens/s", "range": [0, 1.04 * most or 1.0], "visible": bool(most)},
         y=rows([plain(row.name) for row in rows_of])

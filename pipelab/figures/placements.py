@@ -9,17 +9,7 @@ from pipelab.display import DOES_NOT_FIT, Figure, counted, rate
 from pipelab.engine.answers import Result, placement_in
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
-from pipelab.figures.theme import (
-    BOTTLENECK,
-    bar,
-    colour_of_types,
-    figure_of,
-    finish,
-    ink_on,
-    line,
-    plain,
-    rows,
-)
+from pipelab.figures import theme
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem, fits_in
 
@@ -103,12 +93,12 @@ def plot_placement(problem: Problem, placement: Placement | Result | None = None
         The argument is not a placement.
     """
     placement = None if placement is None else placement_in(placement, "plot_placement")
-    return figure_of(placement_parts(problem, placement, *_headline(problem, placement)))
+    return theme.figure_of(placement_parts(problem, placement, *_headline(problem, placement)))
 
 
 def _headline(problem: Problem, placement: Placement | None) -> tuple[str, str]:
     """Return the title of a figure of its own, and the note."""
-    name = plain(problem.name)
+    name = theme.plain(problem.name)
     if placement is None:
         gpus, layers = counted(len(problem.cluster), "GPU"), counted(problem.model.layers, "layer")
         return f"{name}: {gpus}, {layers} to place", ""
@@ -156,16 +146,15 @@ def placement_parts(
     >>> [len(trace["y"]) for trace in parts["data"]]
     [2, 1, 0]
     """
-    pairs = [
-        (i, s, g) for i, s in enumerate(placement.stages if placement else (), 1) for g in s.gpus
-    ]
+    stages = enumerate(placement.stages if placement else (), start=1)
+    pairs = [(number, stage, gpu) for number, stage in stages for gpu in stage.gpus]
     blocks = [_StageBlock(row, *pair) for row, pair in enumerate(pairs)]
     evaluation = evaluate(given(problem), placement) if placement and fits else None
     slow = evaluation.bottlenecks if evaluation else ()
     marked = ["<b>{} ◀</b>" if f"stage {b.number}" in slow else "{}" for b in blocks]
     labels, hidden = [], 0
     if problem:
-        names = [f"GPU {g} · {plain(gpu.type)}" for g, gpu in enumerate(problem.cluster.gpus)]
+        names = [f"GPU {g} · {theme.plain(gpu.type)}" for g, gpu in enumerate(problem.cluster.gpus)]
         idle = sorted({*range(len(names))} - {b.gpu for b in blocks})
         labels = [mark.format(names[b.gpu]) for mark, b in zip(marked, blocks, strict=True)]
         if len(names) <= _MOST_GPUS_DRAWN_IDLE:
@@ -180,12 +169,12 @@ def placement_parts(
     # in steps, so that the page does not jump with every GPU
     room = max(6, 4 * -(-len(labels) // 4))
     pixels = _TALL_PIXELS if room <= 16 else max(_LOW_PIXELS, 416 // room)
-    return finish(
+    return theme.finish(
         [_blocks(problem, blocks, evaluation), _frames(blocks, slow), _links(evaluation, blocks)],
         title,
         note,
         x=layer_axis(layers) | {"visible": problem is not None},
-        y=rows(labels, tickfont={"size": 12 if pixels > 13 else 9}),
+        y=theme.rows(labels, tickfont={"size": 12 if pixels > 13 else 9}),
         height=130 + pixels * room,
         showlegend=False,
         barmode="overlay",
@@ -210,7 +199,7 @@ def _blocks(
     """Return a bar for every GPU of every stage; colour by type, hatched where its memory is too small."""
     if problem and evaluation:
         problem = problem.with_in_flight(evaluation.in_flight)
-    colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus) if problem else {}
+    colours = theme.colour_of_types(gpu.type for gpu in problem.cluster.gpus) if problem else {}
     looks = [_look(given(problem), block, colours) for block in blocks]
     fill, text, place, ink, hatch, hover = zip(*looks, strict=True) if looks else [()] * 6
     return _bars("stages", blocks) | {
@@ -245,10 +234,10 @@ def _look(problem: Problem, block: _StageBlock, colours: Mapping[str, str]) -> t
         colour,
         f"{DOES_NOT_FIT.symbol} {name}" if over else name,
         "inside" if len(stage.layers) > _INSIDE_SHARE * layers else "outside",
-        ink_on(DOES_NOT_FIT.fill if over else colour),
+        theme.ink_on(DOES_NOT_FIT.fill if over else colour),
         DOES_NOT_FIT.pattern if over else "",
         f"<b>stage {number}: {named_layers(stage.layers)}</b>"
-        f"<br>GPU {g} ({plain(gpus[g].type)}), {len(mine)} in this stage"
+        f"<br>GPU {g} ({theme.plain(gpus[g].type)}), {len(mine)} in this stage"
         f"<br>stage rate {cost.throughput:,.6g} tokens/s"
         f"<br>batch share {cost.batch[at]:.4g} sequences<br>memory {need:.4g} of {offered:g} GB"
         + (f": {need - offered:.3g} GB too much" if over else ""),
@@ -258,13 +247,13 @@ def _look(problem: Problem, block: _StageBlock, colours: Mapping[str, str]) -> t
 def _bars(name: str, blocks: Sequence[_StageBlock]) -> dict:
     start = np.array([b.stage.layers.start + 0.5 for b in blocks])
     end = np.array([b.stage.layers.stop + 0.5 for b in blocks])
-    return bar(name, [b.row for b in blocks], start, end, width=0.85)
+    return theme.bar(name, [b.row for b in blocks], start, end, width=0.85)
 
 
 def _frames(blocks: Sequence[_StageBlock], slow: Sequence[str]) -> dict:
     """Return a black frame around every GPU of the slowest stages."""
     framed = _bars("bottleneck", [b for b in blocks if f"stage {b.number}" in slow])
-    outline = {"color": "rgba(0,0,0,0)", "line": {"color": BOTTLENECK, "width": 3}}
+    outline = {"color": "rgba(0,0,0,0)", "line": {"color": theme.BOTTLENECK, "width": 3}}
     return framed | {"hoverinfo": "skip", "marker": outline}
 
 
@@ -283,5 +272,5 @@ def _links(evaluation: Evaluation | None, blocks: Sequence[_StageBlock]) -> dict
                 ys += [row[link.sender], row[link.receiver], None]
                 texts += [f"slowest link {i + 1}→{i + 2}: {speed}"] * 2 + [""]
     said = {"hovertext": texts, "hoverinfo": "text"}
-    marks = {"mode": "lines+markers", "marker": {"size": 10, "color": BOTTLENECK}}
-    return line("slowest link", xs, ys, BOTTLENECK, 4, {"dash": "dot"}, **said, **marks)
+    marks = {"mode": "lines+markers", "marker": {"size": 10, "color": theme.BOTTLENECK}}
+    return theme.line("slowest link", xs, ys, theme.BOTTLENECK, 4, {"dash": "dot"}, **said, **marks)

@@ -1,14 +1,12 @@
 """Predicted times against measured ones."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipelab.display import Figure
+from pipelab.display import DataFrame, Figure
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import BOTTLENECK, GRID, figure_of, finish, line, plain, points
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
-
     from pipelab.hardware.calibration import Calibration
 
 _COLUMNS = ("what", "measured", "predicted", "unit", "error", "phase", "note")
@@ -16,7 +14,7 @@ _ENGINES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#
 _APART = 0.09  # height between the engines' rows of points in one group
 
 
-def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> Figure:
+def plot_against_measured(table: DataFrame, explain_above: float = 0.2) -> Figure:
     """Draw by how much each predicted time is off, by phase and GPUs that cut a layer.
 
     Parameters
@@ -37,7 +35,7 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> Fig
     InvalidValue
         A column is missing.
     """
-    from pipelab.hardware.measurements import error_bands
+    from pipelab.hardware.measurements import cuts_and_engines, error_bands
 
     missing = [name for name in _COLUMNS if name not in table]
     if missing:
@@ -49,9 +47,11 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> Fig
         line("", bands.loc[key, ["low", "high"]].tolist(), [at, at], GRID, 26, showlegend=False)
         for at, key in enumerate(groups)
     ]
-    engines = list(dict.fromkeys(_engine_of(table)))
+    cuts, engine_of = cuts_and_engines(table)
+    engines = list(dict.fromkeys(engine_of))
     for number, engine in enumerate(engines):
-        rows = table[_engine_of(table) == engine]
+        mine = engine_of == engine
+        rows, of_rows = table[mine], zip(table["phase"][mine], cuts[mine], strict=True)
         shift = _APART * (number - (len(engines) - 1) / 2)
         facts = rows[["measured", "predicted", "unit"]]
         facts = facts.assign(note=rows["note"].fillna(""), what=rows["what"].map(plain))
@@ -59,7 +59,7 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> Fig
             points(
                 engine or "no engine named",
                 rows["error"].tolist(),
-                [groups.index(_group(r)) + shift for r in rows.itertuples()],
+                [groups.index((phase, cut, "all")) + shift for phase, cut in of_rows],
                 marker={"size": 9, "color": _ENGINES[number % len(_ENGINES)], "opacity": 0.85},
                 customdata=facts.to_numpy(),
                 hovertemplate="%{customdata[4]}<br>measured %{customdata[0]:.4g}, predicted "
@@ -96,7 +96,7 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> Fig
     return figure
 
 
-def plot_calibration(fit: "Calibration") -> "Figure":
+def plot_calibration(fit: "Calibration") -> Figure:
     """Draw by how much each time was off before constants were fitted, is after, and is when predicted from the others.
 
     Parameters
@@ -120,15 +120,3 @@ def plot_calibration(fit: "Calibration") -> "Figure":
     figure.data = [trace for trace in figure.data if trace.showlegend is None]
     figure.update_yaxes(ticktext=[t.partition("<br>")[0] for t in figure.layout.yaxis.ticktext])
     return figure.update_layout(title_text=f"Calibration: {fit.sentence}")
-
-
-def _engine_of(table: "DataFrame") -> "Series":
-    import pandas as pd
-
-    return table.get("engine", pd.Series("", table.index)).fillna("")
-
-
-def _group(row: Any) -> tuple[str, str, str]:
-    degree = getattr(row, "tensor_parallel", 1)
-    degree = 1 if degree != degree else int(degree)  # an empty cell is not a number
-    return row.phase, "1" if degree == 1 else "2" if degree < 4 else "4 or more", "all"

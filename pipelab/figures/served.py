@@ -106,9 +106,8 @@ def plot_requests(served: Served) -> Figure:
     title += f"the last answer ends after {duration(max(times[-1]))}"
     lanes = lanes_axis([f"request {number}" for number in numbers])
     height, note = 160 + 20 * max(3, len(came)), plain(served.sent)
-    return figure_of(
-        finish(data, title, note, x="time (s)", y=lanes, height=height, barmode="overlay")
-    )
+    parts = finish(data, title, note, x="time (s)", y=lanes, height=height, barmode="overlay")
+    return figure_of(parts)
 
 
 def plot_way(served: Served, *, request: int | None = None) -> Figure:

@@ -306,7 +306,7 @@ def template() -> Any:
         },
         hoverlabel={"align": "left"},
         uniformtext={"minsize": 8, "mode": "hide"},
-        xaxis=axis,
+        xaxis={**axis, "ticklabelstandoff": 4},  # clear of the lowest label of the y-axis
         yaxis={**axis, "ticklabelstandoff": 8},
     )
     return base

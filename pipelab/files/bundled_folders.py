@@ -7,9 +7,8 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 def in_clone() -> bool:
     """Return whether pipelab runs from a clone of its repository (an editable install)."""
-    return (_PACKAGE.parent / "pyproject.toml").is_file() and (
-        _PACKAGE.parent / "notebooks"
-    ).is_dir()
+    clone = _PACKAGE.parent
+    return (clone / "pyproject.toml").is_file() and (clone / "notebooks").is_dir()
 
 
 def _folder(name: str) -> Path:

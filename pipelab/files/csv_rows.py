@@ -55,9 +55,8 @@ def read_rows(
     try:
         lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
     except csv.Error as error:
-        raise InvalidData(
-            f"{path}, row {reader.line_num}: cannot be read as CSV ({error})"
-        ) from None
+        place = f"{path}, row {reader.line_num}"
+        raise InvalidData(f"{place}: cannot be read as CSV ({error})") from None
     lines = [(number, cells) for number, cells in lines if any(cells) and number > skipped]
     if not lines:
         expected = f"; expected columns {', '.join(columns)}" if columns else ""
@@ -76,9 +75,8 @@ def read_rows(
         raise InvalidData(f"{path}: there is no row below the header")
     for number, cells in body:
         if len(cells) != len(header):
-            raise InvalidData(
-                f"{path}, row {number}: {len(cells)} cells, expected {len(header)} as in the header"
-            )
+            expected = f"expected {len(header)} as in the header"
+            raise InvalidData(f"{path}, row {number}: {len(cells)} cells, {expected}")
     return [Row(path, number, dict(zip(header, cells, strict=True))) for number, cells in body]
 
 
@@ -195,9 +193,8 @@ def _refuse_misspelt(row: Row, known: Sequence[str]) -> None:
     for column in row.cells:
         meant = [] if column in known else get_close_matches(column, absent, 1, 0.85)
         if meant:
-            raise InvalidData(
-                f"{row.path}, row 1: column {column!r} is not known; did you mean {meant[0]!r}?"
-            )
+            doubt = f"column {column!r} is not known; did you mean {meant[0]!r}?"
+            raise InvalidData(f"{row.path}, row 1: {doubt}")
 
 
 def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> Any:
@@ -260,8 +257,13 @@ def saved_run(name: str) -> DataFrame:
     >>> saved_run("aggregated_runs")["method"].iloc[0]
     'aggregated'
     """
-    import pandas as pd
-
     there = sorted(path.stem for path in data_dir().glob("*_runs.csv"))
     refuse_unknown("saved run", name, there)
-    return pd.read_csv(data_dir() / f"{name}.csv")
+    return bundled_frame(f"{name}.csv")
+
+
+def bundled_frame(file: str, **options: Any) -> DataFrame:
+    """Read a table of `data/`, with options of `pandas.read_csv`."""
+    import pandas as pd
+
+    return pd.read_csv(data_dir() / file, **options)

@@ -54,9 +54,8 @@ def refused(path: str | Path, verb: str, error: Exception) -> InvalidData:
     if isinstance(error, UnicodeDecodeError):
         return InvalidData(f"{named(path)}: cannot be read as text ({error}): expected UTF-8")
     if not isinstance(error, OSError):
-        return InvalidData(
-            f"{named(path)}: cannot be {done}: expected a path without such characters"
-        )
+        expected = "expected a path without such characters"
+        return InvalidData(f"{named(path)}: cannot be {done}: {expected}")
     reason = error.strerror or str(error)
     remedy = _REMEDY.get(errno.errorcode.get(error.errno or 0, ""), "expected the path of a file")
     return InvalidData(f"{named(path)}: cannot be {done} ({reason}): {remedy.format(verb=verb)}")
@@ -66,9 +65,8 @@ def path_of(what: str, path: Any, field: str = "path") -> Path:
     """Return an argument as a path; `what` is the function that was called."""
     instance(what, field, path, (str, os.PathLike), "a path, as text or pathlib.Path")
     if path == "":  # pathlib takes it for the current folder
-        raise InvalidValue(
-            what, [(field, path, "expected a path that is not empty; '.' is the current folder")]
-        )
+        expected = "expected a path that is not empty; '.' is the current folder"
+        raise InvalidValue(what, [(field, path, expected)])
     # `os.path` leaves a "~name" as it is if there is no such user; `Path.expanduser` raises.
     return Path(os.path.expanduser(path))
 
@@ -87,9 +85,8 @@ def read_text(path: Path) -> str:
         It does not exist, cannot be read, or is not text.
     """
     if is_special(path):
-        raise InvalidData(
-            f"{named(path)}: cannot be read: a device or a pipe; expected the path of a file"
-        )
+        expected = "a device or a pipe; expected the path of a file"
+        raise InvalidData(f"{named(path)}: cannot be read: {expected}")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             return file.read()

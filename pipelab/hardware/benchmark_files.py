@@ -10,7 +10,7 @@ read from, and `passes` makes times of the fields.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -64,7 +64,8 @@ class StatedFacts:
 def _needed(value: Any, argument: str, place: str, what: str) -> Any:
     """Return a fact that the file or the caller says; if nobody does, the error names the argument."""
     if value in (None, ""):
-        raise InvalidData(f"{place}: the file does not say {what}; give {argument}=…")
+        remedy = f"give {argument}=…, or a field {argument!r} in the file (vllm bench serve --metadata {argument}=…)"
+        raise InvalidData(f"{place}: the file does not say {what}; {remedy}")
     return value
 
 
@@ -97,9 +98,10 @@ def measurements_of(path: Path, stated: StatedFacts, costs: Roofline) -> list[Me
     rows = []
     for result in _results(path):
         try:
-            passes = list(result.passes(stated, costs.gpus))
-            wanted = [timed for timed in passes if stated.phase in (None, timed.phase)]
-            rows += [_with_stated(timed, stated, result.place, costs) for timed in wanted]
+            facts = _with_said(stated, result)
+            passes = list(result.passes(facts, costs.gpus))
+            wanted = [timed for timed in passes if facts.phase in (None, timed.phase)]
+            rows += [_with_stated(timed, facts, result.place, costs) for timed in wanted]
         except InvalidValue as error:
             field, value, expected = error.problems[0]
             doubt = f"{field} = {shown(value)}: {expected}; give {field}=…"
@@ -122,6 +124,14 @@ def _with_stated(
     if doubt := row.too_fast(costs):
         raise InvalidData(f"{place}: {doubt}")
     return row
+
+
+def _with_said(stated: StatedFacts, result: "_BenchmarkRecord") -> StatedFacts:
+    """Return what is stated, or else said by a field of this name: --metadata of vLLM's benchmark writes text."""
+    facts = asdict(stated)
+    said = {name: result.fields[name] for name in facts if result.fields.get(name)}
+    said = {name: int(fact) if str(fact).isdecimal() else fact for name, fact in said.items()}
+    return StatedFacts(**(said | {name: fact for name, fact in facts.items() if fact is not None}))
 
 
 @dataclass(frozen=True)
@@ -490,9 +500,9 @@ def calibrate(
         counts for the engine that was measured.
     **stated
         What a benchmark does not say, or says otherwise: `gpu_type`, `model` (one of `models()`, or the path of
-        a `config.json`), `precision`,
-        `engine`, `phase`, `batch`, `tokens`, `output_tokens`, `tensor_parallel` and
-        `node_gb_per_s`. `notebooks/data.md` says what each format needs.
+        a `config.json`), `precision`, `engine`, `phase`, `batch`, `tokens`, `output_tokens`, `tensor_parallel` and
+        `node_gb_per_s`. Fields of these names in the file say it, too (`--metadata` of `vllm bench serve`).
+        `notebooks/data.md` says what each format needs.
 
     Returns
     -------

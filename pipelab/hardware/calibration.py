@@ -178,9 +178,8 @@ class ConstantsFit:
             factors = {c: f for (whose, c), f in factor.items() if whose == name}
             factors |= {TOGETHER[c]: f for c, f in factors.items() if c in TOGETHER}
             changed = {c: getattr(engines[name], c) * f for c, f in factors.items()}
-            engines[name] = replace(
-                engines[name], **{c: min(1.0, v) if c in SHARES else v for c, v in changed.items()}
-            )
+            limited = {c: min(1.0, v) if c in SHARES else v for c, v in changed.items()}
+            engines[name] = replace(engines[name], **limited)
         return replace(self.costs, gpus=gpus, engines=engines)
 
     def changes(self, calibrated: Roofline) -> DataFrame:

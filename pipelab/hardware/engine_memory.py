@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipelab.cluster import GPU
 from pipelab.costs import whole_sequences
 from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Count, Flag, NotNegative, checked
@@ -58,9 +59,10 @@ class EngineMemory:
     ) -> dict[str, Any]:
         """Compute GB of "activations", "buffers" and "reserve" on GPUs of K kinds; `chunk` is the cost model's."""
         memory = np.array([[kind.memory_gb * 1e9] for kind in kinds])
+        chunks = self._chunks(kinds, demand, chunk)
         total = np.array([[self.seen_gb(kind.type, kind.memory_gb) * 1e9] for kind in kinds])
         sequences = whole_sequences(b * demand.load.in_memory)
-        widest = self._widest(memory, demand, span, sequences, t, chunk)
+        widest = self._widest(chunks, demand, span, sequences, t)
         fixed = np.array([[self._context_gib(kind, t > 1)] for kind in kinds])
         fixed = GIB * (fixed + self.graph_gib + self.part_gib * t)
         fixed = fixed + MIB * self.sequence_mib * np.minimum(sequences, self.graph_sequences)
@@ -92,12 +94,10 @@ class EngineMemory:
         context = self.blackwell_gib if geforce else self.context_gib
         return context + over_nvlink * self.nvlink_gib
 
-    def _widest(
-        self, memory: Any, demand: Demand, span: Span, sequences: Any, t: int, chunk: int | None
-    ) -> Any:
+    def _widest(self, chunks: Any, demand: Demand, span: Span, sequences: Any, t: int) -> Any:
         """Compute the bytes of the widest step: of a chunk in a layer, or of the logits."""
         model = demand.model
-        tokens: Any = np.maximum(self._chunk(memory, demand, chunk), sequences)
+        tokens: Any = np.maximum(chunks, sequences)
         block: Any = model.block_width
         buffers: Any = 0.0
         if self.expert_buffers and model.has_experts:
@@ -113,19 +113,20 @@ class EngineMemory:
         logits = self.logit_bytes * sequences * span.last * model.vocab
         return buffers + np.maximum(layer, logits)
 
-    def _chunk(self, memory: Any, demand: Demand, chunk: int | None) -> Any:
-        """Return the tokens of a chunk; where prompts pass whole, those of the batch."""
+    def _chunks(self, kinds: Any, demand: Demand, chunk: int | None) -> Any:
+        """Return the tokens of a chunk on GPUs of K kinds; where prompts pass whole, those of the batch."""
         if not self.chunks:
             return chunk or demand.load.batch_size * demand.new_tokens
-        return self.chunk_tokens(memory)
+        return np.array([[self.chunk_tokens(kind)] for kind in kinds])
 
-    def chunk_tokens(self, memory: np.ndarray) -> np.ndarray:
-        """Return the tokens of a chunk on GPUs of so much memory, in bytes; `chunks` is not empty."""
+    def chunk_tokens(self, gpu: GPU) -> float:
+        """Return the tokens of a chunk on a GPU, by its type or else its memory; `chunks` is not empty."""
         *steps, last = (step.split(":") for step in self.chunks.split())
-        tokens = np.full(memory.shape, float(last[0]))
-        for below, of_smaller in reversed(steps):
-            tokens[memory < float(below) * GIB] = float(of_smaller)
-        return tokens
+        for limit, tokens in steps:
+            smaller = limit.isdigit() and gpu.memory_gb * 1e9 < float(limit) * GIB
+            if smaller or (not limit.isdigit() and gpu.type.startswith(limit)):
+                return float(tokens)
+        return float(last[0])
 
 
 def known_memory() -> dict[str, EngineMemory]:

@@ -52,6 +52,8 @@ class EngineRules:
         Whether nobody joins a batch until all its answers are complete.
     batches : str
         How it makes up the batches of several stages, where these are not the plan's microbatches.
+    tokens_option : str
+        The option with the most tokens of a batch that has prompts in it; empty if it has none.
     why : str
         The reason for one GPU in every stage of several, or for one host.
     source : str
@@ -77,6 +79,7 @@ class EngineRules:
     preempts: bool = False
     whole_batches: bool = False
     batches: str = ""
+    tokens_option: str = ""
     why: str = ""
 
 

@@ -122,9 +122,8 @@ def _refuse_unusable(row: Row) -> None:
     """Refuse parts of GPUs, and GPUs on which no program may run."""
     for column, cell in row.cells.items():
         if _PART.search(cell) or (column == "mig.mode.current" and cell.lower() == "enabled"):
-            raise row.error(
-                column, cell, f"a MIG instance or a partition, or a GPU cut into them: {WHOLE}"
-            )
+            expected = f"a MIG instance or a partition, or a GPU cut into them: {WHOLE}"
+            raise row.error(column, cell, expected)
         if column == "compute_mode" and cell == "Prohibited":
             expected = "expected a usable GPU; run nvidia-smi -c DEFAULT, or leave it out"
             raise row.error(column, cell, expected)

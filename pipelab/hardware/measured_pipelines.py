@@ -3,11 +3,12 @@
 import math
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.display import DataFrame
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.files.bundled_folders import data_dir
@@ -17,9 +18,6 @@ from pipelab.hardware.known_models import load_model
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.published_times import Predictor, of_known_models
 from pipelab.problem import Workload
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 ENGINE = "vLLM 0.2"  # eager, as the workers' vLLM 0.4.0 is
 NETWORK_GB_PER_S = 1.25  # 10 Gb/s Ethernet between workers
@@ -82,9 +80,8 @@ class PipelineRun:
                 raise InvalidValue("a pipeline", [("stages", text, nearest(types[0], known))])
             found.append((int(number), types[0], len(types)))
         if sum(number for number, _, _ in found) != self.layers:
-            raise InvalidValue(
-                "a pipeline", [("stages", self.stages, f"expected {self.layers} layers in all")]
-            )
+            expected = f"expected {self.layers} layers in all"
+            raise InvalidValue("a pipeline", [("stages", self.stages, expected)])
         return found
 
     def timed(self, costs: Predictor) -> list[DynamicStage]:
@@ -160,7 +157,7 @@ def synchronous_share(costs: Predictor) -> tuple[int, float]:
 _errors_of = lru_cache(maxsize=64)(PipelineRun.errors)  # each simulates a whole pipeline
 
 
-def pipeline_rows(costs: Predictor, path: Path) -> "DataFrame":
+def pipeline_rows(costs: Predictor, path: Path) -> DataFrame:
     """Return a file with the columns of `data/pipelines_measured.csv` with the `PipelineErrors` of every row.
 
     Raises

@@ -26,22 +26,19 @@ def _interpolator(name: str, table: Mapping, per_layer: bool) -> "RegularGridInt
     from scipy.interpolate import RegularGridInterpolator
 
     if not table:
-        raise InvalidValue(
-            "Measured", [(name, {}, "expected at least one time, such as {(1, 8): 2.5}")]
-        )
+        expected = "expected at least one time, such as {(1, 8): 2.5}"
+        raise InvalidValue("Measured", [(name, {}, expected)])
     axes = [np.unique([key[i] for key in table]).astype(float) for i in (0, 1)]
     layers, batch = axes
     missing = [(n, b) for n in layers for b in batch if (n, b) not in table]
     problems = []
     if missing:
         n, b = missing[0]
-        problems.append(
-            (name, "table", f"{n:g} layers with batch {b:g} are missing; expected every pair")
-        )
+        expected = f"{n:g} layers with batch {b:g} are missing; expected every pair"
+        problems.append((name, "table", expected))
     if per_layer and layers.tolist() != [1.0]:
-        problems.append(
-            (name, f"layers {layers.tolist()}", "per_layer=True expects times of one layer only")
-        )
+        expected = "per_layer=True expects times of one layer only"
+        problems.append((name, f"layers {layers.tolist()}", expected))
     if problems:
         raise InvalidValue("Measured", problems)
     seconds = np.array([[table[n, b] / 1000 for b in batch] for n in layers])
@@ -98,9 +95,8 @@ class Measured(CostModel):
 
     def __post_init__(self) -> None:
         if not self.milliseconds:
-            raise InvalidValue(
-                "Measured", [("milliseconds", {}, "expected at least one type of GPU")]
-            )
+            expected = "expected at least one type of GPU"
+            raise InvalidValue("Measured", [("milliseconds", {}, expected)])
         _ = self._seconds_by_type  # refuses a table with holes now, not when it is first used
         # the table knows no stages that cut layers
         object.__setattr__(self, "needs", self.needs.cutting_no_layer())
@@ -143,10 +139,8 @@ class Measured(CostModel):
             raise InvalidValue("Problem", [("batch_split", problem.batch_split, expected)])
         if self.beyond == "leave out":
             return
-        largest, batch = (
-            min(problem.max_gpus_per_stage, len(problem.cluster)),
-            problem.workload.batch_size,
-        )
+        largest = min(problem.max_gpus_per_stage, len(problem.cluster))
+        batch = problem.workload.batch_size
         for name in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
             layers, batches = self._seconds_by_type[name].grid
             asked = [("batch", "sequences", batches, batch / largest, batch)]
@@ -158,9 +152,8 @@ class Measured(CostModel):
                         f"{name} was measured for {known[0]:g} to {known[-1]:g} {unit}, and a stage may have "
                         f"{low:g} to {high:g}: measure more, or leave such stages out with beyond='leave out'"
                     )
-                    raise InvalidValue(
-                        "Problem", [(f"costs.{column}", f"{low:g} … {high:g}", expected)]
-                    )
+                    asked_for = f"{low:g} … {high:g}"
+                    raise InvalidValue("Problem", [(f"costs.{column}", asked_for, expected)])
 
     def stage(
         self,
@@ -199,9 +192,8 @@ class Measured(CostModel):
         )
         memory = self.needs.stage(model, workload, gpus, layers, batch_split).memory_gb
         rate = workload.tokens / interval if np.isfinite(longest) else 0.0
-        return StageCost(
-            rate, (share,) * len(gpus), memory, pass_seconds=float(pass_time(interval, longest))
-        )
+        passes = float(pass_time(interval, longest))
+        return StageCost(rate, (share,) * len(gpus), memory, pass_seconds=passes)
 
     def stage_tables(
         self,
@@ -236,10 +228,8 @@ class Measured(CostModel):
         there = (composition > 0)[:, :, None]
 
         def longest(b: np.ndarray) -> np.ndarray:
-            seconds = np.stack(
-                [self._seconds(kind.type, model.spans.layers, b) for kind in kinds], axis=1
-            )
-            return np.where(there, seconds, 0.0).max(axis=1)
+            of_kinds = [self._seconds(kind.type, model.spans.layers, b) for kind in kinds]
+            return np.where(there, np.stack(of_kinds, axis=1), 0.0).max(axis=1)
 
         interval, passes = longest(share), longest(whole_sequences(share))
         memory = self.needs.stage_tables(model, workload, kinds, composition, batch_split).memory_gb

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from pipelab.display import listed
+from pipelab.display import DataFrame, Series, listed
 from pipelab.evaluation import Evaluation
 from pipelab.fields import instance
 from pipelab.files.bundled_folders import data_dir
@@ -30,11 +30,8 @@ from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
-
-def against_measured(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
+def against_measured(costs: Roofline | None = None, path: str | Path | None = None) -> DataFrame:
     """Compare each measurement with what the roofline predicts.
 
     Parameters
@@ -84,7 +81,7 @@ def against_measured(costs: Roofline | None = None, path: str | Path | None = No
     return table[[*first, *[c for c in table.columns if c not in first]]]
 
 
-def against_served(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
+def against_served(costs: Roofline | None = None, path: str | Path | None = None) -> DataFrame:
     """Compare times of servers that many requests use at once with what the roofline predicts.
 
     Parameters
@@ -126,7 +123,7 @@ def against_served(costs: Roofline | None = None, path: str | Path | None = None
     return table[[*first, *[c for c in table.columns if c not in first]]]
 
 
-def against_pipelines(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
+def against_pipelines(costs: Roofline | None = None, path: str | Path | None = None) -> DataFrame:
     """Compare pipelines that were measured with what they would yield by each way to fill them.
 
     Parameters
@@ -247,9 +244,8 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
     by_degree = {degree: _band_of(problem, degree) for degree in set(degrees)}
     bands = [by_degree[degree] for degree in degrees]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
-    low, high = (
-        _off(evaluation, [1 + getattr(band, side) for band in bands]) for side in ("low", "high")
-    )
+    faster = ([1 + getattr(band, side) for band in bands] for side in ("low", "high"))
+    low, high = (_off(evaluation, times) for times in faster)
     slowest = min(range(len(bands)), key=lambda i: evaluation.stages[i].throughput)
     band, now = bands[slowest], evaluation.throughput
     sentence = (
@@ -258,10 +254,8 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
     )
     if len(evaluation.stages) > 1:
         sentence += f" {_of_pipelines(problem, evaluation)}"
-    compared, used = (
-        set(published_errors(Roofline())["gpu_type"]),
-        evaluation.stages[slowest].gpu_types,
-    )
+    compared = set(published_errors(Roofline())["gpu_type"])
+    used = evaluation.stages[slowest].gpu_types
     never = [t for t in dict.fromkeys(used) if t not in compared]
     if never:
         sentence += f" No published time of {listed(never)} was compared."
@@ -308,7 +302,7 @@ def _off(evaluation: Evaluation, faster: "list[float]") -> float:
     return min(rates)
 
 
-def held_out_errors() -> "DataFrame":
+def held_out_errors() -> DataFrame:
     """Return the rows of `data/held_out_times.csv` with their `error` by the bundled constants.
 
     A request is predicted as its prompt and then token by token, with half its answer in context;
@@ -328,7 +322,7 @@ def held_out_errors() -> "DataFrame":
     return held_out_rows(Roofline())
 
 
-def error_bands(table: "DataFrame") -> "DataFrame":
+def error_bands(table: DataFrame) -> DataFrame:
     """Return quantiles of the prediction error by phase, GPUs per layer and engine.
 
     Parameters
@@ -344,9 +338,7 @@ def error_bands(table: "DataFrame") -> "DataFrame":
     """
     import pandas as pd
 
-    degree = table.get("tensor_parallel", pd.Series(1, table.index)).fillna(1).astype(int)
-    cut = degree.map(_cut)
-    engine = table.get("engine", pd.Series("", table.index)).fillna("")
+    cut, engine = cuts_and_engines(table)
     groups = [(("all", "all", "all"), table["error"])]
     for depth in (1, 2, 3):
         by = table["error"].groupby([table["phase"], cut, engine][:depth])
@@ -355,6 +347,14 @@ def error_bands(table: "DataFrame") -> "DataFrame":
     bands = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
     bands.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])
     return bands
+
+
+def cuts_and_engines(table: DataFrame) -> tuple[Series, Series]:
+    """Return how many GPUs cut a layer, and which engine ran, of each row: empty where the table names none."""
+    import pandas as pd
+
+    degree = table.get("tensor_parallel", pd.Series(1, table.index)).fillna(1).astype(int)
+    return degree.map(_cut), table.get("engine", pd.Series("", table.index)).fillna("")
 
 
 def _cut(degree: int) -> str:

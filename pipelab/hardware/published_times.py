@@ -7,16 +7,16 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.display import counted
+from pipelab.display import DataFrame, counted
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.files.bundled_folders import data_dir
-from pipelab.files.csv_rows import Row, frame_of, place, read_objects
+from pipelab.files.csv_rows import Row, bundled_frame, frame_of, place, read_objects
 from pipelab.hardware.known_gpus import GPUFacts, type_of
 from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.pass_times import Demand, Hardware, Span
@@ -25,9 +25,6 @@ from pipelab.hardware.serving_engines import Engine
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 # How engines' names begin in the tables and benchmarks of others.
 ENGINE_NAMES = {
@@ -280,7 +277,7 @@ class ServedTime:
         return max(0, int(free / one))
 
 
-def served_rows(costs: Predictor, path: Path) -> "DataFrame":
+def served_rows(costs: Predictor, path: Path) -> DataFrame:
     """Return a file with the columns of `data/served_times.csv` with the `tpot_error` and `ttft_error` of every row.
 
     Raises
@@ -307,9 +304,8 @@ def of_known_models(rows: list[tuple[Row, Any]]) -> list[tuple[Row, Any]]:
     known = models().index
     for row, one in rows:
         if one.model not in known:
-            raise row.error(
-                "model", one.model, f"there is no such model; {nearest(one.model, known)}"
-            )
+            expected = f"there is no such model; {nearest(one.model, known)}"
+            raise row.error("model", one.model, expected)
     return rows
 
 
@@ -415,7 +411,7 @@ def band_of(group: TimeGroup, costs: Predictor) -> Band:
 
 
 @lru_cache(maxsize=4)
-def published_errors(costs: Predictor) -> "DataFrame":
+def published_errors(costs: Predictor) -> DataFrame:
     """Predict every published time of the two tables that are not for fitting: held-out rows, and servers.
 
     Returns
@@ -440,11 +436,9 @@ def published_errors(costs: Predictor) -> "DataFrame":
     return table[table["error"].notna()]
 
 
-def held_out_rows(costs: Predictor) -> "DataFrame":
+def held_out_rows(costs: Predictor) -> DataFrame:
     """Return `data/held_out_times.csv` with the `error` of every row; a request is mostly decoding."""
-    import pandas as pd
-
-    rows = pd.read_csv(data_dir() / "held_out_times.csv")
+    rows = bundled_frame("held_out_times.csv")
     times = [held_out_milliseconds(costs, row) / row.seconds / 1000 for row in rows.itertuples()]
     errors = [time - 1 for time in times]
     return rows.assign(error=errors, phase=rows["phase"].replace("request", "decode"))

@@ -332,9 +332,8 @@ def schemes_of(path: Path, config: Mapping[str, Any]) -> list[QuantisationScheme
     """
     stated = [key for key in FIELDS if config.get(key) is not None]
     experts = {key: config[key] for key in ("expert_dtype",) if key in config}
-    of_fields = [
-        QuantisationScheme(f"{named(path)}, field {key!r}", config[key], experts) for key in stated
-    ]
+    place = f"{named(path)}, field"
+    of_fields = [QuantisationScheme(f"{place} {key!r}", config[key], experts) for key in stated]
     prefix = path.name.removesuffix("config.json") if path.name.endswith("config.json") else ""
     beside = [other for other in path.parent.glob("*quant*.json") if other.name != path.name]
     mine = sorted(other for other in beside if other.name.startswith(prefix))

@@ -7,15 +7,13 @@ a row is taken against the median error of the other types in its group: phase, 
 """
 
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from pipelab.display import DataFrame
 from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.calibration import ConstantsFit
 from pipelab.hardware.published_times import LEAST_TIMES, published_errors, read_measurements
 from pipelab.hardware.roofline import Roofline
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _FOUR_OF_FIVE = 0.8
 _GROUP = ["phase", "layout", "engine", "experts"]
@@ -57,7 +55,7 @@ def relative_band(gpu_type: str) -> RelativeBand:
 
 
 @cache
-def relative_errors() -> "DataFrame":
+def relative_errors() -> DataFrame:
     """Return the `gpu_type` and the `error` of every bundled measurement against those of other types.
 
     Rows of groups in which no other type was measured are left out.

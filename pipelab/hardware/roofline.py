@@ -615,9 +615,8 @@ class Roofline(CostModel):
         load, gpus = problem.workload, problem.cluster.gpus
         used = [gpus[g].type for stage in placement.stages for g in stage.gpus]
         peak = sum(self.gpus[kind].fp16_tflop_per_s for kind in used) * 1e12
-        return (
-            tokens_per_s * training_flops(dimensions_of(problem.model), load) / (load.tokens * peak)
-        )
+        flops = training_flops(dimensions_of(problem.model), load)
+        return tokens_per_s * flops / (load.tokens * peak)
 
     @checked_arguments
     def pass_seconds(
@@ -933,9 +932,8 @@ def balanced_batches(
 
     stages, kinds = composition.shape
     count = composition
-    row, span = (
-        at.ravel() for at in np.meshgrid(np.arange(stages), np.arange(spans), indexing="ij")
-    )
+    grids = np.meshgrid(np.arange(stages), np.arange(spans), indexing="ij")
+    row, span = (grid.ravel() for grid in grids)
     kind = np.arange(kinds)[:, None]
     which_kind, which = kind + 0 * span[:spans], kind * 0 + np.arange(spans)
     idle, alone = (seconds(np.full((kinds, spans), b), which_kind, which) for b in (0.0, whole))
@@ -1139,9 +1137,8 @@ def _step(
     """
     cluster = problem.cluster
     gpus = [cluster.gpus[g] for g in ids]
-    slowest = min(
-        float(costs.hardware(demand, [gpu]).take(0).bandwidth) for gpu in dict.fromkeys(gpus)
-    )
+    alone = (costs.hardware(demand, [gpu]).take(0) for gpu in dict.fromkeys(gpus))
+    slowest = min(float(hardware.bandwidth) for hardware in alone)
     replicas, shards = len(gpus) // degree, _shards(costs, ids, degree)
     update = update_seconds(costs, slowest, parameters / shards)
     if replicas == 1:

@@ -162,10 +162,8 @@ class Transformer(ModelLike):
     def __post_init__(self) -> None:
         problems: list[tuple[str, object, str]] = []
         for name in ("precision", "kv_precision"):
-            if getattr(self, name) not in PRECISIONS:
-                raise UnknownName(
-                    f"there is no {name}={getattr(self, name)!r}; {nearest(str(getattr(self, name)), PRECISIONS)}"
-                )
+            if (value := getattr(self, name)) not in PRECISIONS:
+                raise UnknownName(f"there is no {name}={value!r}; {nearest(value, PRECISIONS)}")
         if self.heads % self.kv_heads:
             expected = f"expected a divisor of heads = {self.heads}: each key/value head serves equally many queries"
             problems.append(("kv_heads", self.kv_heads, expected))
@@ -293,9 +291,8 @@ class Transformer(ModelLike):
             names["value"] = self.latent.value_dim
         block = "routed" if self.has_experts and not dense else "gated"
         attention = "latent" if self.latent else "attention"
-        return Formulas(names.__getitem__, shared_parts(), names).kind(
-            [attention, block, "layer_norms"]
-        )
+        parts = [attention, block, "layer_norms"]
+        return Formulas(names.__getitem__, shared_parts(), names).kind(parts)
 
     def numbers_of_kinds(self, layers: range) -> tuple[int, ...]:
         """Count the layers of each kind among these.
@@ -484,11 +481,8 @@ class Transformer(ModelLike):
             sums[f"kind {other}"] = [float(kind == other) for kind in self.kind_of_layer]
         kinds = spans_from_factors(self.layers, self.weight_factors, self.work_factors, **sums)
         # Where embedding and head are one matrix, a span with both ends holds it once.
-        twice = (
-            (self.tied_embeddings and self.layers > 1)
-            * kinds.others["first"]
-            * kinds.others["last"]
-        )
+        both_ends = kinds.others["first"] * kinds.others["last"]
+        twice = (self.tied_embeddings and self.layers > 1) * both_ends
         matrix = self.head_bytes / self._kind_bytes[0]
         return replace(kinds, weight=kinds.weight - twice * matrix)
 
@@ -503,6 +497,7 @@ class Transformer(ModelLike):
         pandas.DataFrame
             Two columns of text, the first with the model's name as its title.
         """
+        kept = f"{self.kv_bytes:,.0f} bytes"
         rows = [
             ("layers", f"{self.layers}"),
             ("d_model, d_ff", f"{self.d_model:,}, {self.d_ff:,}"),
@@ -510,10 +505,7 @@ class Transformer(ModelLike):
             ("parameters", f"{self.parameters():,}"),
             ("parameters a token meets", f"{self.parameters(active=True):,}"),
             ("weights of one layer", f"{self.layer_weight_gb:.4g} GB ({self.precision})"),
-            (
-                "keys and values",
-                f"{self.kv_bytes:,.0f} bytes per token and layer ({self.kv_precision})",
-            ),
+            ("keys and values", f"{kept} per token and layer ({self.kv_precision})"),
         ]
         windows = {x.window for kind in self.layer_kinds for x in kind.lookbacks if x.window}
         for window in sorted(windows):

@@ -7,9 +7,11 @@ every rate and every GPU's share of the batch.
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipelab.deployment_and_flow import DeploymentPlan, Replicas
 from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.methods.trade_offs import TradeOff
@@ -25,6 +27,7 @@ from pipelab.io.chrome_traces import chrome_trace
 from pipelab.io.torch_csv import to_csv
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
+from pipelab.requests import for_phase
 from pipelab.schedules import Schedule
 from pipelab.writeup.cases_csv import load_case
 
@@ -42,6 +45,8 @@ _RULES = {name: name for name in ("batch_split", "max_gpus_per_stage", "same_typ
 _UNITS = "link_units"
 _WORKLOAD = {name: name for name in ("sequence_length", "batch_size", "phase", "output_tokens")}
 _WORKLOAD |= {"in_flight_given": "in_flight"}  # null if it was chosen with the placement
+
+_OF_EACH_PIPELINE = ("batch_size", "in_flight_given")  # in a deployment
 
 
 def save(x: Result | Deployment | TradeOff | Schedule | Timeline, path: str | Path) -> Path:
@@ -105,7 +110,8 @@ def _document(problem: Problem, plan: Result | Deployment) -> dict[str, Any]:
     if isinstance(plan, Result):
         return document_of(problem, plan)
     evaluate(problem, plan)
-    return plan.to_dict() | {"conditions": _conditions(problem)}
+    engine = {"runs_on": plan.runs_on} if plan.runs_on else {}
+    return plan.to_dict() | {"conditions": _conditions(problem)} | engine
 
 
 def save_placement(problem: Problem, plan: Placement | Result, path: str | Path) -> Path:
@@ -246,9 +252,8 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     if problem is not None:
         remedy = "a Problem, or nothing to have the stages alone"
         instance("load_placement", "problem", problem, Problem, remedy)
-    document = _read(path)
-    stages = (_stage(path, i, stage) for i, stage in enumerate(document["stages"], 1))
-    placement = Placement(tuple(stages))
+    document = _read(path, "stages")
+    placement = _placement(path, document["stages"])
     if problem is not None:
         problem, _ = as_planned(path, problem)
         _refuse_other_conditions(path, document["conditions"], problem)
@@ -262,6 +267,38 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
             raise InvalidPlacement([other, *error.defects]) from None
         _refuse_other_rates(path, document, computed)
     return placement
+
+
+def load_plan(path: str | Path, problem: Problem) -> Placement | DeploymentPlan:
+    """Read a placement (`load_placement`) or the pipelines of a deployment, as `save` writes them, for a problem.
+
+    Raises
+    ------
+    InvalidData
+        The file cannot be read, or its plan was made for another problem.
+    InvalidPlacement
+        A pipeline is not valid for this problem.
+    """
+    document = _read(path := json_path("load_placement", path))
+    if "pipelines" not in document:
+        return load_placement(path, problem)
+    problem, _ = as_planned(path, problem)
+    shared = {k: v for k, v in document["conditions"].items() if k not in _OF_EACH_PIPELINE}
+    _refuse_other_conditions(path, shared, problem)
+    pipelines = []
+    for number, said in enumerate(document["pipelines"], 1):
+        place = f"{path}, pipeline {number}"
+        try:
+            one = for_phase(problem, said["phase"]) if "phase" in said else problem
+            load = replace(one.workload, batch_size=said["batch_size"], in_flight=said["in_flight"])
+            replicas = [_placement(place, replica["stages"]) for replica in said["replicas"]]
+        except (AttributeError, KeyError, TypeError, InvalidValue) as error:
+            expected = "expected batch_size, in_flight, and replicas with stages"
+            raise InvalidData(f"{place}: {expected} ({error})") from None
+        pipelines.append(Replicas(replicas=tuple(replicas), workload=load))
+    plan = DeploymentPlan(pipelines=tuple(pipelines))
+    evaluate(problem, plan)
+    return plan
 
 
 def as_planned(path: str | Path, problem: Problem) -> tuple[Problem, dict[str, str]]:
@@ -312,17 +349,17 @@ def problem_of(path: str | Path, case: str | None = None, **rules: Any) -> Probl
         raise UnknownName(f"{path}: {error}; {remedy}") from None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Read the document in a file; it has a list of stages, and conditions (possibly empty)."""
+def _read(path: Path, *parts: str) -> dict[str, Any]:
+    """Read the document in a file; it has a list of stages, or of pipelines, and conditions (possibly empty)."""
     document = read_json(path)
     names = document if isinstance(document, dict) else {}
-    stages = names.get("stages")
-    if not isinstance(stages, list) or not stages:
+    lists = [names.get(part) for part in parts or ("stages", "pipelines")]
+    if not any(isinstance(part, list) and part for part in lists):
         expected = 'expected an object with "stages", a list of at least one stage'
         remedies = {
             "points": "trade-off; load one of its points from a file of its own",
-            "pipelines": "deployment; load one of its replicas from a file of its own, or in Python "
-            "give what pl.deploy returns to pl.settings or pl.serve: docs/using.md",
+            "pipelines": "deployment; give it to `pipelab settings` or `pipelab serve`, or load one of its "
+            "replicas from a file of its own: docs/using.md",
         }
         for name in remedies.keys() & names:
             expected = f"expected a plan of one pipeline, and this is a {remedies[name]}"
@@ -334,7 +371,12 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-def _stage(path: Path, number: int, said: Any) -> Stage:
+def _placement(place: Path | str, stages: list[Any]) -> Placement:
+    """Read stages; errors name the place."""
+    return Placement(tuple(_stage(place, i, stage) for i, stage in enumerate(stages, 1)))
+
+
+def _stage(path: Path | str, number: int, said: Any) -> Stage:
     """Check one stage of a file."""
     place = f"{path}, stage {number}"
     if not isinstance(said, dict):

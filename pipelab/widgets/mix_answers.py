@@ -173,10 +173,9 @@ def _within_limits(mix: Mix, **ends: Any) -> MixAnswer:
 
 def _rule_within(best: MixAnswer, name: str) -> MethodRow:
     """Return what a rule of thumb comes to within the limits."""
+    # With any number in flight, unless the mix has one.
     load = replace(best.problem.workload, in_flight=best.mix.in_flight)
-    problem = replace(
-        best.problem, workload=load
-    )  # with any number in flight, unless the mix has one
+    problem = replace(best.problem, workload=load)
     placed = solve(problem, name)
     if placed.placement is None:
         return MethodRow(name, None, outcome_of(placed), placed.reason)

@@ -16,25 +16,11 @@ from pipelab.fields import given
 from pipelab.figures.deployments import deployment_parts
 from pipelab.figures.methods_against_optimum import MethodRow, baseline_parts, row_of
 from pipelab.figures.placements import placement_parts
+from pipelab.widgets import mix_answers as answers
 from pipelab.widgets import mix_sentences as words
 from pipelab.widgets.background import Beside, outcome, running_loop
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import RELEASED, Busy, CopyCode, Explorer, Words, shared
-from pipelab.widgets.mix_answers import (
-    CHOOSE_S,
-    PROVEN_STATUSES,
-    MixAnswer,
-    MixState,
-    deployments,
-    first_answer,
-    kept,
-    no_worse,
-    one_gpu_per_stage,
-    one_more,
-    other_plans,
-    own_plan,
-    solve_mix,
-)
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_values import Mix, beginning, code_of
 
@@ -58,7 +44,7 @@ class OwnPlan(widgets.VBox):
 
     def __init__(self) -> None:
         self._optimum: list[int] = []
-        self.answer: MixAnswer | None = None
+        self.answer: answers.MixAnswer | None = None
         self.layers = widgets.Text(description="layers of each stage", **RELEASED)
         self.back = widgets.Button(description="back to the optimum", layout={"width": "170px"})
         self.why = Words()
@@ -70,7 +56,7 @@ class OwnPlan(widgets.VBox):
         self.layers.observe(self._typed, "value")
         self.back.on_click(lambda _button: self.begin(self.answer))
 
-    def begin(self, answer: MixAnswer | None) -> None:
+    def begin(self, answer: answers.MixAnswer | None) -> None:
         """Start from the optimum of an answer; None where the values contradict each other."""
         self.answer = answer
         placement = answer.result.placement if answer else None
@@ -94,7 +80,7 @@ class OwnPlan(widgets.VBox):
         self.why.value = ""
         stages = layers[: max(i for i, count in enumerate(layers, 1) if count)]
         mine = list(stages) != self._optimum
-        self.score = own_plan(given(self.answer), stages) if mine else None
+        self.score = answers.own_plan(given(self.answer), stages) if mine else None
 
 
 class MixExplorer(Explorer):
@@ -125,7 +111,7 @@ class MixExplorer(Explorer):
         self.panel, self.own = self.controls.panel, OwnPlan()
         self.panel.hide_with(self.own)
         self.refusal, self.text, self.code = Words(), Words(), CopyCode()
-        state = MixState(mix=mix)
+        state = answers.MixState(mix=mix)
         self.deployed = LiveChart(_deployment_chart(state))
         self.chart = LiveChart(placement_chart(state))
         self.baselines = LiveChart(_baselines_chart(state))
@@ -149,7 +135,7 @@ class MixExplorer(Explorer):
         self.observe(lambda _change: self._solve(), "at_work")
 
     @property
-    def found(self) -> MixAnswer | None:
+    def found(self) -> answers.MixAnswer | None:
         """The best single pipeline."""
         return self.state.answer
 
@@ -162,7 +148,7 @@ class MixExplorer(Explorer):
     def _solve(self) -> None:
         """Answer what the controls say, from what is kept or beside the kernel's loop."""
         mix = self.controls.mix
-        known = kept(mix)
+        known = answers.kept(mix)
         if self.at_work and known is None:
             self._beside.run(self._first_answer(mix), self._show)
             return
@@ -170,18 +156,18 @@ class MixExplorer(Explorer):
         if self.at_work:
             self._show(known, None)
 
-    def _first_answer(self, mix: Mix) -> Callable[[threading.Event], MixAnswer]:
+    def _first_answer(self, mix: Mix) -> Callable[[threading.Event], answers.MixAnswer]:
         """Return what solves a mix: in little time where the rest can follow."""
         before = self.state.answer
         batch = None if before is None else before.problem.workload.batch_size
         if running_loop() is None:
-            return lambda stop: solve_mix(mix, stop, _LIMIT_S, first_batch=batch)
-        return lambda stop: first_answer(mix, batch, stop, _FIRST_S)
+            return lambda stop: answers.solve_mix(mix, stop, _LIMIT_S, first_batch=batch)
+        return lambda stop: answers.first_answer(mix, batch, stop, _FIRST_S)
 
-    def _show(self, known: MixAnswer | None, error: BaseException | None) -> None:
+    def _show(self, known: answers.MixAnswer | None, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, PipelabError):
             raise error
-        self.state = MixState(mix=self.controls.mix, answer=known, refusal=error)
+        self.state = answers.MixState(mix=self.controls.mix, answer=known, refusal=error)
         if known is not None:
             self._beside.later(self._look_further, self._learn, _IDLE_S)
 
@@ -192,26 +178,26 @@ class MixExplorer(Explorer):
         """
         known = given(self.found)
         mix, result = known.mix, known.result
-        better = deployments(known, stop, _LIMIT_S)
+        better = answers.deployments(known, stop, _LIMIT_S)
         yield {"deployment": (first := next(better, None))}
-        if result.status not in PROVEN_STATUSES or not result.details.get("fewest", True):
+        if result.status not in answers.PROVEN_STATUSES or not result.details.get("fewest", True):
             batch = known.problem.workload.batch_size
-            known = solve_mix(mix, stop, _LIMIT_S, CHOOSE_S, batch)
-            yield {"answer": known, "deployment": no_worse(first, known)}
+            known = answers.solve_mix(mix, stop, _LIMIT_S, answers.CHOOSE_S, batch)
+            yield {"answer": known, "deployment": answers.no_worse(first, known)}
         for best in better:
-            yield {"deployment": no_worse(best, known)}
-        yield {"one_gpu_per_stage": one_gpu_per_stage(mix, stop)}
+            yield {"deployment": answers.no_worse(best, known)}
+        yield {"one_gpu_per_stage": answers.one_gpu_per_stage(mix, stop)}
         gains: dict[str, float | None] = {}
-        for gpu_type, throughput in one_more(mix, stop, _BUDGET_PER_TYPE_S):
+        for gpu_type, throughput in answers.one_more(mix, stop, _BUDGET_PER_TYPE_S):
             gains = {**gains, gpu_type: throughput}
             yield {"gains": gains}
-        yield {"other_plans": other_plans(known, stop, _BUDGET_PER_TYPE_S)}
+        yield {"other_plans": answers.other_plans(known, stop, _BUDGET_PER_TYPE_S)}
 
     def _learn(self, news: Mapping[str, Any]) -> None:
         if "answer" not in news:
             self.state = replace(self.state, **news)
         elif self.state.plan is None:  # else the reader is at work on the first one
-            self.state = MixState(mix=self.state.mix, **news)
+            self.state = answers.MixState(mix=self.state.mix, **news)
 
     def _draw(self, change: Mapping[str, Any]) -> None:
         """Draw what follows from the parts of the state that are new."""
@@ -239,7 +225,7 @@ class MixExplorer(Explorer):
             self.own.begin(state.answer)
 
 
-def placement_chart(state: MixState) -> dict:
+def placement_chart(state: answers.MixState) -> dict:
     """Return the chart of the placement: the optimum, or the reader's plan."""
     title = words.chart_title(state)
     if state.answer is None:
@@ -250,7 +236,7 @@ def placement_chart(state: MixState) -> dict:
     return placement_parts(plan.problem, plan.placement, *title, fits=plan.valid)
 
 
-def _baselines_chart(state: MixState) -> dict:
+def _baselines_chart(state: answers.MixState) -> dict:
     """Return the chart of rules of thumb and the reader's plan against the optimum."""
     if state.answer is None:
         return baseline_parts([], None)
@@ -265,7 +251,7 @@ def _baselines_chart(state: MixState) -> dict:
     return baseline_parts(rows, best.throughput if proven else None)
 
 
-def _deployment_chart(state: MixState) -> dict:
+def _deployment_chart(state: answers.MixState) -> dict:
     """Return the chart of the best deployment; if that is one pipeline, it is the one drawn below."""
     best = state.deployment if isinstance(state.deployment, Deployment) else None
     if best is not None and best.count == 1:

@@ -2,8 +2,4 @@
 
 from pipelab.lazy_names import public_names
 
-__all__, __getattr__ = public_names(__name__, __file__)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__all__, __getattr__, __dir__ = public_names(__name__, __file__)

@@ -139,9 +139,8 @@ def _of_the_write_up(folder: Path, parameters: Mapping[str, csv_rows.Row]) -> Pr
     pool = case_tables.read_pool(folder)
     gpus = [gpu for row, one in pool for gpu in _gpus(row, one, costs)]
     links, index = case_tables.read_bandwidth(folder, len(gpus)), _indices(pool)
-    cluster = csv_rows.place(
-        pool[0][0], {"index": "index"}, partial(Cluster, tuple(gpus), links, index=index)
-    )
+    make_cluster = partial(Cluster, tuple(gpus), links, index=index)
+    cluster = csv_rows.place(pool[0][0], {"index": "index"}, make_cluster)
     model = case_tables.part_of(Model, _MODEL, parameters, name=folder.name)
     model = replace(model, **case_tables.read_layers(folder, model.layers))
     load = case_tables.part_of(Workload, _WORKLOAD, parameters)
@@ -240,9 +239,8 @@ def _find(case: str | Path) -> Path:
         folder = Path(os.path.expanduser(str(case)))
     if str(case) and os.path.isdir(folder):
         return folder
-    raise UnknownName(
-        f"{shown(str(case))} is neither a bundled case nor a folder; {nearest(str(case), cases())}"
-    )
+    known = nearest(str(case), cases())
+    raise UnknownName(f"{shown(str(case))} is neither a bundled case nor a folder; {known}")
 
 
 def save_case(problem: Problem, path: str | Path) -> Path:
@@ -288,9 +286,8 @@ def save_case(problem: Problem, path: str | Path) -> Path:
     if problem.cluster.latency_ms.any():
         remedy = "dataclasses.replace(cluster, latency_ms=0)"
         expected = f"expected none: the write-up's format has no place for them; {remedy}"
-        raise NotApplicable(
-            "save_case", [("latency_ms", float(problem.cluster.latency_ms.max()), expected)]
-        )
+        longest = float(problem.cluster.latency_ms.max())
+        raise NotApplicable("save_case", [("latency_ms", longest, expected)])
 
     def write(name: str, header: list[str], rows: list[list[Any]]) -> None:
         texts = [["" if cell is None else csv_rows.plain(cell) for cell in row] for row in rows]

@@ -4,7 +4,7 @@ The coefficients are synthetic: no measurement supports them, and throughput *ri
 of layers, as on no real GPU. They are kept because the write-up's numbers come from them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -367,51 +367,42 @@ class LinearThroughput(CostModel):
             batch = np.broadcast_to((workload.batch_size / size)[:, None, None], present.shape)
         else:
             batch = self._balanced(workload, kinds, composition, work)
-        rate = np.stack(
-            [self.gpu_throughput(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)],
-            axis=1,
-        )
+
+        def of_kinds(measure: Callable[..., Any]) -> np.ndarray:
+            shares = [(kind.type, workload, batch[:, i], work) for i, kind in enumerate(kinds)]
+            return np.stack([measure(*share) for share in shares], axis=1)
+
+        rate = of_kinds(self.gpu_throughput)
         slowest = np.where(present, rate, np.inf).min(axis=1)
         if batch_split == "even":
             total = size[:, None] * slowest
         else:
             total = (rate * composition[:, :, None]).sum(axis=1)
         throughput = np.where(size[:, None] == 1, slowest, np.maximum(1.0, self.efficiency * total))
-        turns = np.stack(
-            [self._turn(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1
-        )
-        longest = np.where(present, turns, 0.0).max(axis=1) * total / throughput
+        turns = np.where(present, of_kinds(self._turn), 0.0)
+        longest = turns.max(axis=1) * total / throughput
         activation = self.activation_gb(model, workload)
         memory = weight * model.layer_weight_gb + activation * (batch / workload.batch_size)
         passes = pass_time(workload.tokens / throughput, longest)
         return StageTables(throughput, np.where(present, memory, 0.0), passes)
 
     def _balanced(
-        self,
-        workload: Workload,
-        kinds: Sequence[GPU],
-        composition: np.ndarray,
-        layers: np.ndarray,
+        self, workload: Workload, kinds: Sequence[GPU], composition: np.ndarray, layers: np.ndarray
     ) -> np.ndarray:
         """Balanced batch per GPU, shape (C, K, U), by bisection on the common time."""
-        slope = np.array([self.coefficients[k.type].per_sequence for k in kinds])[None, :, None]
-        base = np.stack(
-            [self._without_batch(self.coefficients[k.type], workload, layers) for k in kinds]
-        )[None]
+        coefficients = [self.coefficients[kind.type] for kind in kinds]
+        base = np.stack([self._without_batch(c, workload, layers) for c in coefficients])[None]
+        slope = np.array([c.per_sequence for c in coefficients])[None, :, None]
         count = composition[:, :, None]
         steepest = np.where(composition > 0, slope[:, :, 0], -np.inf).max(axis=1)[:, None, None]
-        at_steepest = np.where((count > 0) & (slope == steepest), base, 0.0).max(
-            axis=1, keepdims=True
-        )
-        low = at_steepest / workload.batch_size
+        at_steepest = np.where((count > 0) & (slope == steepest), base, 0.0)
+        low = at_steepest.max(axis=1, keepdims=True) / workload.batch_size
         high = (count * np.maximum(base, 1.0)).sum(axis=1, keepdims=True) / workload.batch_size
         # halves the bracket (of the logarithms) until neighbouring floats are left
         for _ in range(200):
             middle = np.sqrt(low * high)
-            too_much = (count * finished(middle, base, slope, steepest, count)).sum(
-                axis=1, keepdims=True
-            )
-            enough = too_much >= workload.batch_size
+            taken = count * finished(middle, base, slope, steepest, count)
+            enough = taken.sum(axis=1, keepdims=True) >= workload.batch_size
             low, high = np.where(enough, middle, low), np.where(enough, high, middle)
             if np.all(high <= low * (1 + 4e-16)):
                 break

@@ -472,6 +472,25 @@ def test_the_commands_of_the_tour_run(run, tmp_path, monkeypatch):
         assert run(*arguments, *more)[0] == 0, arguments
 
 
+@pytest.mark.parametrize("engine", ["vLLM", "SGLang", "TensorRT-LLM", "llama.cpp"])
+def test_a_saved_plan_has_the_script_of_its_result(run, tmp_path, engine):
+    """Where more microbatches would fill the stages than engines keep in flight."""
+    asked = (*MODEL, "--gpus", "l4=3,t4=4", "--per-node", 1, "--network-gbit", 1, "--batch", 1)
+    run("solve", *asked, "--runs-on", engine, "--output", tmp_path / "plan.json")
+    printed = run("settings", tmp_path / "plan.json", *asked, "--engine", engine)[1]
+    options = {"gpus": "l4=3,t4=4", "per_node": 1, "network_gbit": 1.0, "batch": 1}
+    problem = _wanted(model="Llama-3-8B", **options)
+    assert printed == pl.settings(problem, pl.solve(problem, runs_on=engine), engine).script
+
+
+@pytest.mark.parametrize("per_node", [2, 3, 4])
+def test_pipelines_that_are_printed_alike_are_one_row(run, per_node):
+    """On nodes of different sizes, whose GPUs are not interchangeable."""
+    _, out, _ = run("deploy", *MODEL, "--gpus", "l4=5", "--per-node", per_node, "--max-gpus", 1)
+    (row,) = out.split("layers\n")[1].splitlines()
+    assert row.split()[0] == "5"
+
+
 def test_what_is_known_is_listed(run):
     assert "65 GPUs: 5 × A100" in run("cases")[1]
     assert run("--version") == (0, f"pipelab {pl.__version__}\n", "")

@@ -10,7 +10,9 @@ import oracle
 import pipelab as pl
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import pricing
+from pipelab.engine.deployments.column_generation import Generation
 from pipelab.engine.deployments.listing import Listing, _Labels, _undominated
+from pipelab.engine.deployments.master_program import DeploymentGoal
 from pipelab.engine.deployments.mix_bounds import most_rates
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers, halves
@@ -121,6 +123,28 @@ def test_no_pipeline_yields_more_for_its_price_than_pricing_says(seed, monkeypat
             assert ranges.any()
             assert rate / paid <= (high / least)[ranges].max() * (1 + 1e-9)
             assert rate - paid <= (high - least)[ranges].max() + 1e-9 * (rate + paid)
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(60))
+def test_pricing_that_counts_gpus_finds_the_greatest_ratio(seed, monkeypatch):
+    """Where pipelines are full exactly; with few in flight no less, and no more than if GPUs were not counted."""
+    monkeypatch.setattr(pricing, "_RATE_STEPS", 3)
+    problem = small(seed, link_units="tokens")
+    full = seed % 2 == 0
+    if not full:
+        problem = late(problem, seed).with_in_flight(2)
+    offer, classes = only_offer(problem)
+    price = np.random.default_rng(seed).choice([0.1, 0.3, 1 / 3, 7.0], len(classes))
+    goal = DeploymentGoal(counts=classes.count, load=0.0, price=0.0 * price)
+    generation = Generation(offers=[offer], goal=goal, deadline=NEVER)
+    found = generation._exact_ratio(offer, price, NEVER)
+    ratios = (rate / price[classes.of[[*used]]].sum() for rate, _, used, _ in every_pair(problem))
+    truth = max(ratios, default=0.0)
+    relaxed = (offer.asked[1] / offer.least(price).price).max()
+    assert truth * (1 - 1e-9) <= found <= relaxed * (1 + 1e-8)
+    best = max((c.rate / (price @ c.gpus) for c in generation.pipelines), default=0.0)
+    assert not full or [found, best] == pytest.approx([truth, truth], rel=1e-5)
 
 
 def of_equal_stages():

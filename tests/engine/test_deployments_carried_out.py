@@ -1,6 +1,7 @@
 """A deployment as settings of engines, one set for each pipeline, and its files."""
 
 import dataclasses
+import json
 import re
 from functools import cache
 from itertools import combinations
@@ -10,6 +11,7 @@ from small_problems import three_types
 
 import pipelab as pl
 from pipelab.hardware.engine_rules import known_rules
+from pipelab.io.plans import as_planned, load_plan
 
 
 @cache
@@ -82,6 +84,43 @@ def test_settings_need_a_pipeline_and_gpus_of_its_own():
 def test_a_saved_deployment_is_no_placement(tmp_path):
     path = pl.save(several()[1], tmp_path / "plan.json")
     with pytest.raises(
-        pl.errors.InvalidData, match=r"and this is a deployment; load one of its replicas"
+        pl.errors.InvalidData, match=r"and this is a deployment; give it to `pipelab settings`"
     ):
         pl.load_placement(path)
+
+
+FLEETS = {
+    "tokens": {"batches": [8, 16]}, "engine": {"batches": [8, 16], "runs_on": "vLLM"},
+    "requests": {"batches": [8], "tpot_ms": 500.0}, "pools": {"batches": [1, 8], "tpot_ms": 500.0, "pools": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_a_saved_deployment_is_started_and_served_as_the_one_that_was_found(fleet, tmp_path):
+    problem = three_types((3, 3, 0), phase="mixed", sequence_length=512, output_tokens=64)
+    found = pl.deploy(problem, gap=0.2, **FLEETS[fleet])
+    path = pl.save(found, tmp_path / "plan.json")
+    loaded, planned = load_plan(path, problem), as_planned(path, problem)[0]
+    parts = [[(p.replicas, p.workload) for p in plan.pipelines] for plan in (found, loaded)]
+    assert parts[0] == parts[1]
+    for answer in (
+        lambda of, plan: str(pl.settings(of, plan, "vLLM", hosts="h")),
+        lambda of, plan: pl.serve(of, plan, 50, rate=1).sentence,
+    ):
+        assert answer(problem, found) == answer(planned, loaded)
+    assert len(pl.settings(planned, loaded, "vLLM")) == found.count > 1
+    for broken in (
+        {"pipelines": [{}]},
+        {"pipelines": [3]},
+        {"pipelines": [{"batch_size": 0, "in_flight": 1}]},
+    ):
+        path.with_name("odd.json").write_text(json.dumps(json.loads(path.read_text()) | broken))
+        with pytest.raises(
+            pl.errors.InvalidData, match=r"odd\.json, pipeline 1: expected batch_size"
+        ):
+            load_plan(path.with_name("odd.json"), problem)
+    other = dataclasses.replace(
+        problem, workload=dataclasses.replace(problem.workload, sequence_length=513)
+    )
+    with pytest.raises(pl.errors.InvalidData, match="made with sequence_length = 512"):
+        load_plan(path, other)

@@ -287,7 +287,8 @@ def compare(seed):
     assert found.status == "optimal", found
     assert found.requests_per_s == found.bound == pytest.approx(most, rel=1e-9)
     check_valid(problem, found, known)
-    assert min(found.details["bounds"].values()) >= most * (1 - 1e-9)
+    # programs over lists are solved within a solver's tolerance
+    assert min(found.details["bounds"].values()) >= most * (1 - 1e-8)
     if not pools:
         alone = pl.deploy(problem, single=True, **options)
         assert alone.status == "optimal", alone

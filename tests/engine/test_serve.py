@@ -19,8 +19,9 @@ from pipelab.deployment_and_flow import DeploymentPlan, Replicas
 from pipelab.engine.serving.arrivals import from_file
 from pipelab.engine.serving.line_times import LineTimes
 from pipelab.engine.serving.lines import lines_of
-from pipelab.engine.serving.served import _columns
+from pipelab.engine.serving.served import _columns, chunk_advice
 from pipelab.engine.timeline.placement_timelines import lane_costs
+from pipelab.hardware.engine_rules import known_rules
 from pipelab.requests import for_phase, times
 from pipelab.serving import Request, Simulation, Visit, Work
 
@@ -220,12 +221,33 @@ def served_in_chunks(requests, *chunks):
     return result, of_chunks
 
 
-def test_chunks_decide_what_a_pipeline_yields():
-    """Whole prompts hold up all that is behind them; parts as the model has them hardly do."""
-    result, of_chunks = served_in_chunks(250, 96, 512, 4096)
-    rates = [served.tokens_per_s for served in of_chunks]
-    assert rates[0] > 0.9 * result.throughput
-    assert rates[0] > 1.5 * rates[1] > 2 * rates[2]
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "batch", "tokens", "load"),
+    [("vLLM", 16, 1000, 0.7), ("SGLang", 16, 1000, 0.4), ("TensorRT-LLM", 16, 500, 0.3), ("vLLM", 3000, 4, 0.5)],
+)  # fmt: skip
+def test_smaller_batches_that_serve_better_are_named_and_started(engine, batch, tokens, load):
+    """Each number is tried here, too: what is named is as quick as the quickest, but for a twentieth."""
+    workload = {"batch_size": batch, "sequence_length": tokens, "output_tokens": tokens // 10 + 1}
+    problem = three_types((1, 4, 2), phase="mixed", **workload)
+    found, seconds = pl.solve(problem, runs_on=engine), {}
+    least, option = batch * found.in_flight, known_rules()[engine].tokens_option
+    sent = {"rate": load * found.throughput / workload["output_tokens"]}
+    whole = pl.serve(problem, found, 300, **sent)
+    most = int(whole.lines.lines[0].tokens)
+    for chunk in (most >> halvings for halvings in range(7) if most >> halvings >= least):
+        one = pl.serve(problem, found, 300, **sent, chunk=chunk)
+        seconds[chunk] = (one.requests["ended_s"] - one.requests["came_s"]).mean()
+        assert f"{option} {chunk} " in f"{' '.join(pl.settings(problem, one, engine).arguments)} "
+        assert chunk_advice(one).endswith(f"{option} {chunk}.")
+    named = int(re.search(r"(\d+)\.$|$", chunk_advice(whole))[1] or most)
+    assert named == max(
+        chunk for chunk in seconds if 0.95 * seconds[chunk] <= min(seconds.values())
+    )
+    assert f"{option} {most} " in f"{' '.join(pl.settings(problem, whole, engine).arguments)} "
+    for chunk in (least - 1, most + 1):
+        with pytest.raises(pl.errors.NotApplicable, match=f"expected {least}, one .* to {most}"):
+            pl.settings(problem, pl.serve(problem, found, 1, **sent, chunk=chunk), engine)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import re
 from itertools import product
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from pipelab.engine.runs_on import counting_memory_of
 from pipelab.hardware import Transformer
 from pipelab.hardware.engine_memory import known_memory
 from pipelab.hardware.engine_rules import known_rules
-from pipelab.hardware.known_gpus import GPUFacts
+from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.serving_engines import load_engines
 from pipelab.io.serving.engine_plan import EnginePlan
 
@@ -81,6 +82,16 @@ def test_a_cache_is_as_large_as_the_engine_logged(log, request):
     held = (stage.context + 1) * problem.workload.batch_size * each / 2**30
     block, logged = 16 * problem.workload.batch_size * each / 2**30, float(log["cache_gib"])
     assert held * 0.9 <= logged <= (held + block) * 1.1
+
+
+@pytest.mark.parametrize("kind", load_gpus())
+def test_vllm_s_script_has_the_chunk_that_its_api_server_would_choose(kind):
+    """`EngineArgs.get_batch_defaults` (vllm/engine/arg_utils.py, 0.33.0) goes by memory and by the driver's name."""
+    facts = load_gpus()[kind]
+    gib, name = facts.memory_gb * 1e9 / 2**30, (facts.driver_names or kind).lower()
+    large = gib >= 70 and not re.search("a100|gb10", name)
+    chosen = 16384 if gib >= 160 else 8192 if large else 2048
+    assert known_memory()["vLLM"].chunk_tokens(pl.GPU(kind, facts.memory_gb)) == chosen
 
 
 def _random_problem(seed):

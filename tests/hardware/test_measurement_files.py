@@ -264,6 +264,19 @@ def test_what_is_stated_counts(tmp_path):
         pl.hardware.calibrate(ROOF, SERVE, gpu="L4")
 
 
+@pytest.mark.parametrize("number", range(5))
+def test_the_file_itself_may_say_what_its_benchmark_does_not(tmp_path, number):
+    """As text, as `vllm bench serve --save-result --metadata …` writes it; what the caller states counts before it."""
+    unsaid = {"backend": "openai", "max_concurrency": None}  # its defaults
+    facts = {"gpu_type": "H100-SXM", "engine": "vLLM", "batch": 8, "tensor_parallel": 2}
+    facts |= {"node_gb_per_s": 450}
+    names = random.Random(number).sample(list(facts), number + 1)
+    said = {name: str(facts[name]) if name in names else "1" for name in facts}
+    stated = {name: fact for name, fact in facts.items() if name not in names}
+    rows = _rows(_changed(SERVE, tmp_path, **unsaid, **said), **stated)
+    assert rows == _rows(_changed(SERVE, tmp_path, **unsaid), **facts)
+
+
 STATED = {
     "gpu_type": "A100-SXM-80", "model": "Llama-3-8B", "batch": 8, "tokens": 32, "output_tokens": 128, "phase": "decode",
     "engine": "vLLM",

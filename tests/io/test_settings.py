@@ -408,7 +408,7 @@ def test_on_one_host_the_plan_is_in_the_options_or_in_a_file(run, three):
     assert told["vLLM"][-2:] == ["Who are you?", "And I?"]
     for option, value in (
         ("--pipeline-parallel-size", "7"), ("--tensor-parallel-size", "1"), ("--max-model-len", "1001"),
-        ("--distributed-executor-backend", "mp"), ("--max-num-batched-tokens", "8192"),
+        ("--distributed-executor-backend", "mp"), ("--max-num-batched-tokens", "2048"),
     ):  # fmt: skip
         assert _after(told["vLLM"], option) == value
     assert told["TensorRT-LLM"][-3:] == [

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
@@ -265,10 +266,11 @@ def serve(
     Such as: pipelab serve plan.json --rate 2 --answer exponential:200. A plan of solve --runs-on is filled as
     that engine fills pipelines.
     """
+    from pipelab.engine.serving.served import chunk_advice
     from pipelab.engine.serving.served import serve as run
     from pipelab.io.plans import as_planned
 
-    problem, placement = _read(plan, context.obj, case)
+    problem, placement = _read(plan, context.obj, case, several=True)
     options: dict[str, Any] = {"rate": rate, "clients": clients, "chunk": chunk, "seed": seed}
     options |= {"prompt": _lengths(prompt), "answer": _lengths(answer)}
     if trace is not None and requests is not None:
@@ -277,7 +279,7 @@ def serve(
     filled, _ = as_planned(plan, problem)
     served = run(filled, placement, **_given(options))
     if not as_json:
-        print(served.sentence)
+        print(" ".join(filter(None, [served.sentence, chunk_advice(served)])))
     _show(served.to_frame(*_given({"p": percentile}).values()), as_json, output, "serve")
 
 
@@ -301,9 +303,12 @@ def settings(
     ] = None,
     schedule: Schedule = None,
     recompute: Recompute = None,
-    output: Annotated[Text, option("Write the script to this file.")] = None,
+    output: Annotated[
+        Text, option("Write the script to this file; of a deployment FILE-pipeline-1.sh, ….")
+    ] = None,
 ) -> None:
     """Print the launch script of an engine for a plan, or for the best one of a case or a model that it can start."""
+    from pipelab.io.serving.engine_settings import DeploymentSettings
     from pipelab.io.serving.engine_settings import settings as translated
 
     step = _given({"schedule": schedule, "recompute": recompute})
@@ -314,7 +319,11 @@ def settings(
     launch = translated(problem, plan, engine, hosts=addresses)
     for note in launch.notes:
         say(note)
-    write(output or "-", launch.script, "settings")
+    if isinstance(launch, DeploymentSettings) and output is not None:
+        for name, text in launch.files.items():
+            write(str(Path(output).with_suffix("")) + f"-{name}", text, "settings")
+    else:
+        write(output or "-", str(launch), "settings")
 
 
 def _planned(
@@ -326,12 +335,14 @@ def _planned(
     """
     from pipelab.engine.solving import solve as run
     from pipelab.engine.timeline.placement_timelines import training_timeline
+    from pipelab.io.plans import as_planned
 
     if given is not None and given.endswith(_PLAN):
-        problem, placement = _read(given, wanted, case)
+        problem, placement = _read(given, wanted, case, several=True)
         if step or problem.workload.phase == "training":
             return problem, training_timeline(problem, placement, **step)
-        return problem, placement
+        filled, said = as_planned(given, problem)
+        return filled if said.get("runs_on") == engine else problem, placement
     if case is not None:
         expected = "expected it beside a plan (.json) only"
         raise InvalidValue("settings", [("--case", case, expected)])
@@ -342,9 +353,11 @@ def _planned(
     return problem, result if result.placement else None
 
 
-def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Placement"]:
-    """Return a plan's problem, and the plan, which must be of that problem."""
-    from pipelab.io.plans import load_placement, problem_of
+def _read(
+    plan: str, wanted: Wanted, case: str | None, several: bool = False
+) -> tuple["Problem", Any]:
+    """Return a plan's problem, and the plan, which must be of that problem; it may have several pipelines."""
+    from pipelab.io.plans import load_placement, load_plan, problem_of
 
     if wanted.describes_model:
         if case is not None:
@@ -352,7 +365,7 @@ def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Plac
         problem = wanted.problem(None)
     else:
         problem = wanted.of_case(partial(problem_of, plan, case))
-    return problem, load_placement(plan, problem)
+    return problem, load_plan(plan, problem) if several else load_placement(plan, problem)
 
 
 def write(target: str, text: str, command: str) -> None:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from pipelab.course.ledger.claims import COLUMNS, FAILED, KINDS, VERDICTS, Claim, kind_of
-from pipelab.display import DataFrame
+from pipelab.display import DataFrame, data_frame, table
 from pipelab.errors import UnknownName, nearest
 from pipelab.interrupts import noted_interrupts
 
@@ -217,8 +217,6 @@ class Ledger:
             HTML with its style: the sources with their addresses, what the verdicts mean and how many there
             are, and the table with a filter by verdict and document.
         """
-        from pipelab.display import table
-
         sources = {name: DOCUMENTS[name] for name in self.data["document"].unique()}
         return self._rendered(
             height="none",
@@ -312,7 +310,6 @@ def reproduce(documents: Iterable[str] | None = None, *, progress: bool = False)
     >>> len(ledger.changed), list(ledger.find("cover 0..num_layers").data["verdict"])
     (0, ['holds on what was tried'])
     """
-    import pandas as pd
     from tqdm.auto import tqdm
 
     from pipelab.course.ledger.writeup import once
@@ -329,6 +326,6 @@ def reproduce(documents: Iterable[str] | None = None, *, progress: bool = False)
             if interrupted():
                 raise KeyboardInterrupt
             bar.update()
-    data = pd.DataFrame(computed, columns=COLUMNS)
+    data = data_frame(computed, COLUMNS)
     data.insert(1, "row", data.groupby("document").cumcount() + 1)
     return Ledger(data, time.perf_counter() - began)

@@ -97,9 +97,8 @@ def numbers_in(text: str) -> tuple[PrintedNumber, ...]:
         step = 10.0 ** -len(decimals)
         if about and not decimals:
             step = 10.0 ** (len(digits) - len(digits.rstrip("0"))) if int(digits) else 1.0
-        found.append(
-            PrintedNumber(float(f"{digits}.{decimals or 0}") * scale, step * scale, bool(more))
-        )
+        value = float(f"{digits}.{decimals or 0}")
+        found.append(PrintedNumber(value * scale, step * scale, bool(more)))
     return tuple(found)
 
 

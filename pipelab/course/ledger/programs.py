@@ -9,28 +9,19 @@ import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipelab.course.ledger import published_programs as published
 from pipelab.course.ledger.claims import Claim, ComputedClaim, Trial, entries_beside, tried
 from pipelab.course.ledger.writeup import once, tiny
 from pipelab.engine.schedules.named_schedules import schedule
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.timeline import simulate
+from pipelab.engine.timeline.timeline import Timeline, simulate
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
-from pipelab.splits import (
-    bottleneck,
-    split_by_flops,
-    split_even,
-    split_exhaustive,
-    split_minmax,
-)
-
-if TYPE_CHECKING:
-    from pipelab.engine.timeline import Timeline
-    from pipelab.schedules import Schedule
+from pipelab.schedules import Schedule
+from pipelab.splits import bottleneck, split_by_flops, split_even, split_exhaustive, split_minmax
 
 Shown = tuple[str, str] | None
 
@@ -99,7 +90,7 @@ def differ(answer: Any, right: Any) -> Shown:
     return None if same else (written.format(answer), written.format(right))
 
 
-def run(order: "Schedule") -> "Timeline":
+def run(order: Schedule) -> Timeline:
     """A schedule against the clock, F = I = W = 1."""
     return simulate(order, StageCosts(1, 1, 1).cut_for(order))
 
@@ -326,7 +317,7 @@ def kinds(row: Iterable) -> str:
 SIZES = list(product(range(1, 7), range(1, 9)))
 
 
-def row(order: "Schedule", rank: int) -> str:
+def row(order: Schedule, rank: int) -> str:
     """Actions of one rank without their stage."""
     return " ".join(f"{action.kind}{action.microbatch}" for action in order.actions[rank])
 

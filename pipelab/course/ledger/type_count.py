@@ -229,11 +229,8 @@ def memory_gb(problem: Problem, layers: Any, batch: Any) -> Any:
 
     n·w + min(n, 2) / 1024 · (b·L²·d + 2·b·L·d + b·L·d_hidden) · bytes / 2^30
     """
-    length, d, hidden = (
-        problem.workload.sequence_length,
-        problem.model.d_model,
-        problem.model.d_hidden,
-    )
+    length = problem.workload.sequence_length
+    d, hidden = problem.model.d_model, problem.model.d_hidden
     elements = batch * length * length * d + 2 * batch * length * d + batch * length * hidden
     activations = np.minimum(layers, 2) / 1024 * elements * problem.model.bytes_per_element / 2**30
     return layers * problem.model.layer_weight_gb + activations

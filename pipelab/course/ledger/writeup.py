@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations, product
 from math import comb, prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,30 +17,24 @@ from pipelab.candidates import list_allocations, list_connections
 from pipelab.cluster import GPU, Cluster
 from pipelab.course.ledger.claims import Claim, ComputedClaim, Trial, entries_beside, tried
 from pipelab.course.ledger.type_count import average_link
+from pipelab.engine.answers import Result
 from pipelab.engine.classes import gpu_classes
-from pipelab.engine.formulations.candidates import enumerate_candidates
+from pipelab.engine.formulations.candidates import StageCandidates, enumerate_candidates
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.methods.joint import gigabytes, joint_lp_bound, joint_program, joint_size
 from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solving import solve
 from pipelab.errors import InvalidPlacement, InvalidValue
-from pipelab.evaluation import evaluate
+from pipelab.evaluation import Evaluation, StageReport, evaluate
 from pipelab.exhaustive import list_placements
 from pipelab.fields import given
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.roofline import Roofline
 from pipelab.joint_ilp import state_families
 from pipelab.placement import Placement
-from pipelab.problem import Model
+from pipelab.problem import Model, Problem
 from pipelab.writeup.cases_csv import author_settings, cases, load_case
 from pipelab.writeup.linear_rates import LinearThroughput, with_link_units
-
-if TYPE_CHECKING:
-    from pipelab.engine.answers import Result
-    from pipelab.engine.formulations.candidates import StageCandidates
-    from pipelab.evaluation import Evaluation, StageReport
-    from pipelab.placement import Placement
-    from pipelab.problem import Problem
 
 NEEDED = 16  # random problems
 TYPES = ("A100", "V100", "H100", "RTX4090", "L20", "A10", "A40", "T4")
@@ -55,27 +49,27 @@ def once(question: Callable, *arguments: Any, **options: Any) -> Any:
     return question(*arguments, **options)
 
 
-def case(name: str, per_stage: int = 1, **rules: Any) -> "Problem":
+def case(name: str, per_stage: int = 1, **rules: Any) -> Problem:
     """A bundled case with this number of GPUs per stage."""
     return once(load_case, name, max_gpus_per_stage=per_stage, **rules)
 
 
-def tiny() -> "Problem":
+def tiny() -> Problem:
     """The write-up's own example: tiny with two GPUs per stage."""
     return case("tiny", 2)
 
 
-def slow(problem: "Problem") -> "Problem":
+def slow(problem: Problem) -> Problem:
     """Slow all links down to an eighth."""
     return replace(problem, cluster=problem.cluster.scaled_bandwidth(1 / 8))
 
 
-def with_model(problem: "Problem", **changes: Any) -> "Problem":
+def with_model(problem: Problem, **changes: Any) -> Problem:
     """Change fields of a problem's model."""
     return replace(problem, model=replace(cast(Model, problem.model), **changes))
 
 
-def best(name: str, per_stage: int = 1, **rules: Any) -> "Result":
+def best(name: str, per_stage: int = 1, **rules: Any) -> Result:
     """The proven optimum of a case."""
     return once(solve, case(name, per_stage, **rules), "aggregated")
 
@@ -85,22 +79,22 @@ def optimum(name: str, per_stage: int = 1, **rules: Any) -> float:
     return given(best(name, per_stage, **rules).throughput)
 
 
-def best_of_all(problem: "Problem") -> float:
+def best_of_all(problem: Problem) -> float:
     """The best rate of all placements, each tried."""
     return once(solve, problem, "exhaustive").throughput
 
 
-def joint(problem: "Problem", **options: Any) -> "Result":
+def joint(problem: Problem, **options: Any) -> Result:
     """The joint ILP's answer."""
     return once(solve, problem, "joint", **options)
 
 
-def heuristic(problem: "Problem", **options: Any) -> "Result":
+def heuristic(problem: Problem, **options: Any) -> Result:
     """The failed heuristic's answer."""
     return once(solve, problem, "type_count", **options)
 
 
-def predicted(problem: "Problem", **options: Any) -> float:
+def predicted(problem: Problem, **options: Any) -> float:
     """The rate it predicts, tokens/s."""
     return heuristic(problem, **options).details["predicted"]
 
@@ -115,7 +109,7 @@ def original(segments: str = "as_run") -> dict[str, int]:
     return once(single_gpu_size, case("medium"), segments)
 
 
-def linear(problem: "Problem") -> LinearThroughput:
+def linear(problem: Problem) -> LinearThroughput:
     """Return the write-up's cost model, which its cases have."""
     return cast(LinearThroughput, problem.costs)
 
@@ -124,9 +118,7 @@ def rate(name: str, gpu_type: str, layers: int, gpus: int = 1) -> float:
     """tokens/s of one stage of this number of GPUs of a type."""
     problem = case(name, gpus)
     chosen = [gpu for gpu in problem.cluster.gpus if gpu.type == gpu_type][:gpus]
-    return problem.costs.stage(
-        problem.model, problem.workload, chosen, range(layers), "even"
-    ).throughput
+    return problem.stage_cost(chosen, range(layers)).throughput
 
 
 def limitless(per_stage: int) -> int:
@@ -146,7 +138,7 @@ def efficiency(factor: float) -> float:
     return once(solve, problem, "aggregated").throughput
 
 
-def three_heterogeneous() -> "Problem":
+def three_heterogeneous() -> Problem:
     """Three heterogeneous GPUs that are all needed, on slow links."""
     links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
     memory = {"A100": 60, "V100": 32, "T4": 32}
@@ -167,13 +159,13 @@ def claimed_without(*families: str) -> float:
     return float(cp.Problem(cp.Maximize(variables["t"]), [*rows.values()]).solve(solver=cp.HIGHS))
 
 
-def sets_meant(problem: "Problem") -> int:
+def sets_meant(problem: Problem) -> int:
     """How many sets of GPUs the heuristic's answer may mean."""
     of_type = Counter(gpu.type for gpu in problem.cluster.gpus)
     return prod(comb(of_type[s.gpu_type], s.number) for s in heuristic(problem).details["stages"])
 
 
-def random_problem(number: int) -> "Problem":
+def random_problem(number: int) -> Problem:
     """Two to four GPUs, two to four layers, every link with a speed of its own; GPUs hold one to five layers."""
     rng = np.random.default_rng(number)
     gpus, weight = int(rng.integers(2, 5)), float(rng.uniform(5, 20))
@@ -186,7 +178,7 @@ def random_problem(number: int) -> "Problem":
     return replace(problem, cluster=cluster, name=f"random problem {number}")
 
 
-def random_problems() -> list["Problem"]:
+def random_problems() -> list[Problem]:
     """The first that have a placement, and whose best one has several stages."""
     found = []
     for problem in map(random_problem, range(9 * NEEDED)):
@@ -204,7 +196,7 @@ def same(one: float | None, other: float | None, within: float = 1e-9) -> bool:
     return one is not None and other is not None and abs(one - other) <= within * abs(other)
 
 
-def evaluator_accepts(problem: "Problem", placement: "Placement") -> bool:
+def evaluator_accepts(problem: Problem, placement: Placement) -> bool:
     """Whether it is a placement."""
     try:
         evaluate(problem, placement)
@@ -213,7 +205,7 @@ def evaluator_accepts(problem: "Problem", placement: "Placement") -> bool:
     return True
 
 
-def pairs(candidates: "StageCandidates") -> Iterator[tuple[int, int]]:
+def pairs(candidates: StageCandidates) -> Iterator[tuple[int, int]]:
     """Pairs of allocations in layer order."""
     for a, b in combinations(range(len(candidates.start)), 2):
         yield (a, b) if candidates.start[a] <= candidates.start[b] else (b, a)
@@ -222,14 +214,13 @@ def pairs(candidates: "StageCandidates") -> Iterator[tuple[int, int]]:
 # From "Problem Evolution" to "The Joint Optimization Challenge"
 
 
-def scenario(*gpus: int) -> "Evaluation":
+def scenario(*gpus: int) -> Evaluation:
     """The scenario's layers 1-8, 9-12 and 13-14 on these numbers of H100, A10 and T4, ids in pool order.
 
     Links in tokens/s, where they are no bottleneck: what the demo's are was never published.
     """
-    stages = zip(
-        (8, 4, 2), (tuple(range(10 * i, 10 * i + n)) for i, n in enumerate(gpus)), strict=True
-    )
+    sets = (tuple(range(10 * i, 10 * i + n)) for i, n in enumerate(gpus))
+    stages = zip((8, 4, 2), sets, strict=True)
     problem = case("demo", 4, link_units="tokens")
     return once(evaluate, problem, Placement.of(list(stages)))
 
@@ -331,9 +322,8 @@ def meaningless_rows() -> object:
 
 def magic_formulas() -> object:
     alone = rate("tiny", "A100", 4, 2) / linear(case("tiny")).efficiency
-    return ComputedClaim(
-        (predicted(tiny()), predicted(tiny(), factor=False)), known=(predicted(tiny()) / alone,)
-    )
+    both = predicted(tiny()), predicted(tiny(), factor=False)
+    return ComputedClaim(both, known=(both[0] / alone,))
 
 
 def fungible_gpus() -> object:
@@ -407,9 +397,7 @@ def slowest_type() -> object:
 
     def together(layers: int, *types: str) -> float:
         gpus = [GPU(t, 80) for t in types]
-        return problem.costs.stage(
-            problem.model, problem.workload, gpus, range(layers), "even"
-        ).throughput
+        return problem.stage_cost(gpus, range(layers)).throughput
 
     for one, other, layers in product(TYPES, TYPES, range(1, problem.model.layers + 1)):
         slower = min(together(layers, one, one), together(layers, other, other))
@@ -453,7 +441,7 @@ def rows_of_layers_and_gpus() -> object:
 # "Implementation and Results": what came out for tiny and for the demo
 
 
-def only_stage() -> "StageReport":
+def only_stage() -> StageReport:
     """The one stage of the joint ILP's answer for tiny."""
     return given(joint(tiny()).evaluation).stages[0]
 

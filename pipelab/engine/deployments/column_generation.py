@@ -19,9 +19,9 @@ price,
     ρ = max over rates t of t / (least price of a pipeline of t at prices u),     p = ρ u
 
 (Farley's bound; `Generation._update_bound`). The pricing problem leaves out how many GPUs there are for one pipeline,
-so the bound holds all the more. Where a load is to be served at the least price, the rent q is added to the dual
-prices: a token/s then costs at least 1 / ρ, and what was added is taken off again, so no deployment costs less than
-load / ρ - u · N.
+so the bound holds all the more; `Generation.generate_exactly` counts them. Where a load is to be served at the least
+price, the rent q is added to the dual prices: a token/s then costs at least 1 / ρ, and what was added is taken off
+again, so no deployment costs less than load / ρ - u · N.
 
 **The first prices** are the dual prices of the same program over stages (`master_program.stages_as_columns`). As
 r ≤ p · n holds of them already, they bound all deployments before any pipeline is priced: the work bound.
@@ -46,12 +46,15 @@ of the price v Σ_k t_k / ρ_k at least. That gives the bound as above, with Σ_
 a pipeline in pool k counts ρ_k times the price of its GPUs at most.
 """
 
+import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.deployments.closing import ClosingSearch
 from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS
 from pipelab.engine.deployments.master_program import (
@@ -64,7 +67,8 @@ from pipelab.engine.deployments.master_program import (
 from pipelab.engine.deployments.offers import ALL_NUMBERS
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import LeastPrices, Offer
-from pipelab.engine.tolerances import SOLVER
+from pipelab.engine.tolerances import ATTAINED, SOLVER
+from pipelab.errors import TooLarge
 from pipelab.fields import given
 
 _MOST_ROUNDS = 300
@@ -72,6 +76,7 @@ _COLUMNS_PER_POOL = 24  # new ones in a round
 _LEAST_PRICE_SHARE = 1e-12  # of the highest price: a price of 0 would make a ratio infinite
 _CONVERGED_SHARE = 1e-7  # between the bound and the relaxation
 _SHARE_LEFT_TO_LISTING = 1e-6  # open: one list over all numbers in flight settles that much
+_EXACT_SECONDS = 5.0  # of pricing by the stage-flow program
 _FIRST_HALVING_ROUND = 3  # the prices of earlier rounds say little
 
 
@@ -162,6 +167,68 @@ class Generation(ClosingSearch):
             smoothed = new > 0 and self.rounds > 3 and master is not None
         self.solve_whole_for(ROUNDING_SECONDS)
 
+    def generate_exactly(self) -> None:
+        """Generate columns for `_EXACT_SECONDS`, with prices of pipelines that respect GPU counts.
+
+        Their pricing problem is the stage-flow program of `Offer.cheapest`.
+
+        Raises
+        ------
+        Ended
+            The deadline was first; what was found until then is kept.
+        """
+        until = self.deadline.within(_EXACT_SECONDS)
+        with suppress(Ended, TooLarge):  # of this while; or too many stages for such a program
+            new = 1
+            while new and not self.finished:
+                master = solve_relaxation(self.goal, self.pipelines)
+                if self._has_converged(master):
+                    break
+                capacity, _ = self._smoothed_prices(master, smoothed=False)
+                new = self._price_exactly(capacity, until)
+        self.solve_whole_for(ROUNDING_SECONDS)
+
+    def _price_exactly(self, capacity: np.ndarray, until: Deadline) -> int:
+        """Find the greatest ratios with GPU counts: a bound, and new columns. Return how many are new."""
+        self.rounds += 1
+        cost, known = self._positive_prices(capacity), len(self.columns)
+        ratio = self._greatest_ratios(cost, lambda offer: self._exact_ratio(offer, cost, until))
+        if not all(ratio.values()):
+            return 0
+        self._update_bound(cost, ratio)
+        self.report_progress()
+        return len(self.columns) - known
+
+    def _exact_ratio(self, offer: Offer, cost: np.ndarray, until: Deadline) -> float:
+        """Return the greatest ratio of a rate to its price among an offer's pipelines; make columns of those found.
+
+        A pipeline that has the least price P at a rate t and counts with a ≥ t is the best of those that count
+        with t to a; those that count with more cost at least P (as in `fronts._LeastRatio`).
+        """
+        low, high = offer.asked
+        ratio = high / offer.least(cost, until).price
+        ranges = [
+            (-r, a, b) for r, a, b in zip(ratio.tolist(), low.tolist(), high.tolist(), strict=True)
+        ]
+        heapq.heapify(ranges)
+        greatest = 0.0
+        while ranges:
+            negative, first, last = heapq.heappop(ranges)
+            if -negative <= greatest * (1 + _CONVERGED_SHARE):
+                return max(greatest, -negative)
+            stages, price = offer.cheapest(first, cost, until)
+            if price == np.inf:
+                continue
+            reached = first
+            if stages is not None:
+                self._add_path(offer, stages)
+                reached = max(first, offer.promised(stages))
+            after = reached * (1 + ATTAINED)  # what is between these two counts as the higher one
+            greatest = max(greatest, min(-negative, after / price) if price > 0 else -negative)
+            if after < last and price > 0:
+                heapq.heappush(ranges, (-last / price, after, last))
+        return greatest
+
     def _positive_prices(self, capacity: np.ndarray) -> np.ndarray:
         """Return the price of a GPU of each class to ask with, rent included, above 0."""
         cost = capacity + (self.goal.price if self.goal.load else 0.0)
@@ -194,7 +261,12 @@ class Generation(ClosingSearch):
     def _price_offers(self, capacity: np.ndarray, per_rate: Mapping[str, float]) -> int:
         """Find the least prices at every rate: a bound, and new columns. Return how many are new."""
         cost, least = self._positive_prices(capacity), dict[Offer, LeastPrices]()
-        ratio = {pool: self._greatest_ratio(pool, cost, least) for pool in self.goal.pools}
+
+        def relaxed_ratio(offer: Offer) -> float:
+            least[offer] = offer.least(cost, self.deadline)
+            return float((offer.asked[1] / least[offer].price).max(initial=0.0))
+
+        ratio = self._greatest_ratios(cost, relaxed_ratio)
         if not all(ratio.values()):  # no pipeline in some pool, whatever the rate
             return 0
         self._update_bound(cost, ratio)
@@ -216,12 +288,16 @@ class Generation(ClosingSearch):
                 new[offer.pool] += self._add_path(offer, path) if path else 0
         return new.total()
 
+    def _greatest_ratios(
+        self, cost: np.ndarray, ratio_of: Callable[[Offer], float]
+    ) -> dict[str, float]:
+        """Return the greatest ratio of a rate to its price by pool; 0 where a pool has no pipeline."""
+        return {pool: self._greatest_ratio(pool, cost, ratio_of) for pool in self.goal.pools}
+
     def _greatest_ratio(
-        self, pool: str, cost: np.ndarray, least: dict[Offer, LeastPrices]
+        self, pool: str, cost: np.ndarray, ratio_of: Callable[[Offer], float]
     ) -> float:
         """Return the greatest ratio of a rate to its price in one pool, asked of the offers that decide.
-
-        What is found of them goes into `least`.
 
         When prices change, no ratio of an offer grows by more than the largest share by which a price
         fell. So the offer that may have the greatest is priced first, and those that cannot reach it
@@ -245,8 +321,7 @@ class Generation(ClosingSearch):
                 for half in self.halve(offer):
                     self._ratios[half] = cost, ratio[offer]
                 continue
-            least[offer] = offer.least(cost, self.deadline)
-            ratio[offer] = float((offer.asked[1] / least[offer].price).max(initial=0.0))
+            ratio[offer] = ratio_of(offer)
             self._ratios[offer] = cost, ratio[offer]
         return 0.0
 

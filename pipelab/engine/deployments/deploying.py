@@ -463,6 +463,11 @@ class _Deploying:
             if not few:
                 generation.generate()
             generation.close_gap()
+            if not generation.finished:
+                bound = generation.bound
+                generation.generate_exactly()
+                if generation.bound != bound:
+                    generation.close_gap()
         except Ended as end:
             generation.round_relaxation()
             return end.reason

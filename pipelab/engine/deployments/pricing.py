@@ -13,7 +13,7 @@ microbatch. That limit on a sum is taken into the price (a Lagrangian relaxation
 
 is at most the price of such a pipeline, whatever κ, and its least value is one more shortest path. The best of a few κ
 is kept. One thing is left out: that there are only so many GPUs. So the price is a lower bound, and the path a pipeline
-if there are the GPUs: `listing` counts them.
+if there are the GPUs. The stage-flow program counts them (`Offer.cheapest`), and so does `listing`.
 """
 
 import math
@@ -31,6 +31,8 @@ from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
 from pipelab.engine.deployments.timing import Timing, best_service
 from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
+from pipelab.engine.rate_search import possible, walks
+from pipelab.engine.reach import AtRate
 from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
 from pipelab.errors import InvalidPlacement
@@ -374,6 +376,37 @@ class Offer:
             kappa *= _PRICE_FACTOR
             stages, seconds = paths.cheapest(prices, kappa, which)
         return stages
+
+    def cheapest(
+        self, rate: float, prices: np.ndarray, deadline: Deadline
+    ) -> tuple[list[StageOf] | None, float]:
+        """The cheapest pipeline of the GPUs there are that yields a rate, and a bound on its price.
+
+        By the stage-flow program (`engine.cheapest_walk`) with these prices as what is to be least. The bound is
+        infinite if there is none, and minus infinity if sets of classes were left out.
+
+        Raises
+        ------
+        Ended, TooLarge
+        """
+        limit, best, bound = self.tokens / rate if rate else math.inf, None, math.inf
+        limit = min(limit, self.longest)
+        reach = AtRate(
+            instance=self.table,
+            rate=rate * (1 - ONE_ANSWER),
+            timed=limit < math.inf,
+            deadline=deadline,
+        )
+        most = {"seconds": limit * (1 + ONE_ANSWER)} if limit < math.inf else {}
+        for walk in filter(possible, walks(reach, prices, most)):
+            found = walk.least()
+            bound = min(bound, -math.inf if walk.stages.links.narrowed else found.bound)
+            if found.placement is not None:
+                stages = self.table.classes.stages_of(found.placement)
+                paid = float(prices @ np.sum([gpus for _, gpus in stages], axis=0))
+                if best is None or paid < best[0]:
+                    best = paid, stages
+        return (None if best is None else best[1]), bound
 
     def counted(self, stages: Sequence[StageOf]) -> float:
         """With what stages count in the bound, limits on time aside: no pipeline of these attains more."""

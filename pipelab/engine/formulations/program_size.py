@@ -161,9 +161,8 @@ def compositions(
     largest = min(problem.max_gpus_per_stage, int(sum(members)))
     types = np.unique(_joined(problem, groups), return_inverse=True)[1]
     rows = np.zeros((1, len(groups)), dtype=int)
-    for group, there in enumerate(
-        members
-    ):  # one more at a time, so that no row ever exceeds the limit
+    # One more at a time, so that no row ever exceeds the limit.
+    for group, there in enumerate(members):
         others, pieces = types != types[group], []
         for some in deadline.slices(len(rows), _ROWS_AT_ONCE):
             part = rows[some]

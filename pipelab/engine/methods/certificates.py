@@ -394,9 +394,8 @@ def certificate(result: Result) -> Certificate:
             f"certificate(solve(problem.with_in_flight({number}), objective='rate')) proves which rate none exceeds"
         )
         raise NotApplicable("certificate", [("result", result.throughput, expected)])
-    raise PipelabError(
-        f"a placement of {rate:,.7g} tokens/s exists, so {result.throughput} is not the best"
-    )
+    doubt = f"so {result.throughput} is not the best"
+    raise PipelabError(f"a placement of {rate:,.7g} tokens/s exists, {doubt}")
 
 
 def _proven(holds: bool, otherwise: str) -> None:
@@ -659,9 +658,8 @@ def _missing(
     """Return the most by which the dual prices of a stage's layers exceed those of its GPUs; exact, at least 0."""
     most = Fraction(0)
     for parts, held in zip(stages.draws, stages.holds.tolist(), strict=True):
-        cost = sum(
-            (n * min(prices[k] for k in np.flatnonzero(may_be)) for n, may_be in parts), Fraction(0)
-        )
+        paid = (n * min(prices[k] for k in np.flatnonzero(may_be)) for n, may_be in parts)
+        cost = sum(paid, Fraction(0))
         value = sum((n * v for n, v in zip(held, values, strict=True)), Fraction(0))
         most = max(most, value - cost)
     return most

@@ -207,11 +207,7 @@ def solve_single_gpu(
 
 
 def _solved(
-    problem: Problem,
-    segments: str,
-    gap: float,
-    on_progress: Callable | None,
-    deadline: Deadline,
+    problem: Problem, segments: str, gap: float, on_progress: Callable | None, deadline: Deadline
 ) -> Result:
     try:
         chosen = made_in_time(partial(rules, problem, segments), deadline)

@@ -130,7 +130,7 @@ def _ruled(problem: Problem, gpus: Iterable[int], in_flight: int, chunk: float |
     if load.phase == "mixed":  # as many of prompts as the model has in a pass
         tokens = math.ceil(load.tokens_passed)
     if costs.filling != "synchronous" or costs.runs_on:
-        tokens = chunk_of_engine(problem, gpus) or tokens
+        tokens = chunk_of_engine(problem, gpus, in_flight * load.batch_size) or tokens
     at_once, sequences, part_tokens = float(in_flight), float(load.batch_size), math.inf
     if costs.filling == "dynamic":
         at_once, sequences, tokens = sequences, 1, math.inf
@@ -150,13 +150,13 @@ def _ruled(problem: Problem, gpus: Iterable[int], in_flight: int, chunk: float |
     )
 
 
-def chunk_of_engine(problem: Problem, gpus: Iterable[int]) -> float | None:
-    """Return the tokens of an engine's batch: by the smallest memory among its GPUs, where that decides."""
+def chunk_of_engine(problem: Problem, gpus: Iterable[int], sequences: float) -> float | None:
+    """Return the tokens of an engine's batch: those of the GPU with fewest, and one for each sequence at least."""
     costs, memory = problem.costs, known_memory().get(problem.costs.runs_on)
-    if memory is None or not memory.chunks:
-        return costs.chunk_tokens
-    smallest = min(problem.cluster.gpus[gpu].memory_gb for gpu in gpus)
-    return float(memory.chunk_tokens(np.array(smallest * 1e9)))
+    chunk: float | None = costs.chunk_tokens
+    if memory is not None and memory.chunks:
+        chunk = min(memory.chunk_tokens(problem.cluster.gpus[gpu]) for gpu in gpus)
+    return None if chunk is None else max(chunk, sequences)
 
 
 def _no_times(work: Work) -> NoReturn:

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +29,7 @@ from pipelab.fields import (
     derived,
     described,
 )
+from pipelab.hardware.engine_rules import known_rules
 from pipelab.problem import Problem, Workload
 from pipelab.requests import Limits
 from pipelab.serving import Request, Simulation, Visit, Work
@@ -39,6 +40,9 @@ _SILENT_S = 2  # until progress is shown
 _WARM_UP_SHARE = 0.25  # of those that count
 _MOST_COME_SHARE = 8  # of those that count; at half of it warm-up ends, however few have ended
 _FALLS_BEHIND_SHARE = 0.05  # of what comes, beyond three standard deviations of a Poisson number
+_TRIED_REQUESTS = 300  # through batches of each size
+_TRIED_HALVINGS = 6  # of an engine's batches
+_NOTICED_SHARE = 0.05  # of the time until an answer is complete
 _Rate = Annotated[Positive, Ge(1e-6)]  # with less, times of thousands of requests lose digits
 _Clients = Annotated[Count, Le(10**6)]
 _TIMES = {"waiting_ms": "until admitted", "ttft_ms": "first token", "tpot_ms": "token to token"}
@@ -417,10 +421,16 @@ def serve(
         tokens=_tokens(prompt, answer, problem.workload, lines),
         seed=seed,
     )
-    run, begin, warm_up, number = sent.simulation(lines), 0.0, 0, sent.number
+    return simulated(sent)
+
+
+def simulated(sent: Sent) -> Served:
+    """Simulate what is sent."""
+    rows, number, least = sent.rows, sent.number, 3 * (sent.clients or 0)
+    run, begin, warm_up = sent.simulation(sent.lines), 0.0, 0
     with tqdm(unit=" requests", delay=_SILENT_S, disable=None, leave=False) as bar:  # on a terminal
         if rows is None:
-            warm = _first_ended(max(math.ceil(_WARM_UP_SHARE * number), 3 * (clients or 0)), bar)
+            warm = _first_ended(max(math.ceil(_WARM_UP_SHARE * number), least), bar)
             run.run(lambda at: warm(at) or 2 * len(at.visits) >= sent.most_come)
             begin, warm_up = run.now, len(run.visits)
         busy, bar.total = run.busy.copy(), warm_up + number
@@ -438,7 +448,7 @@ def serve(
         ended=np.array(over) - begin,
         tokens_written=written,
         busy=(run.busy - busy) / max(run.now - begin, 1e-300),
-        limits=getattr(plan, "limits", None),
+        limits=getattr(sent.plan, "limits", None),
     )
 
 
@@ -488,3 +498,41 @@ def _columns(visits: list[Visit]) -> dict[str, np.ndarray]:
         "ended_s": ended,
         "preempted": np.array([visit.preempted for visit in visits]),
     }
+
+
+def chunk_advice(served: Served) -> str:
+    """Say how many tokens a batch had, the engine's option for them, and with which fewer it serves better.
+
+    Where no number was chosen, the first requests are sent again through batches of a half, a quarter, … of the
+    engine's, as long as every sequence has a token; the largest is named that is about as quick as the quickest.
+    Empty where no engine is named, or it has no such option.
+    """
+    sent, engine, lines = served.sent, served.sent.problem.costs.runs_on, served.lines.lines
+    option = known_rules()[engine].tokens_option if engine in known_rules() else ""
+    most = min(line.tokens for line in lines)
+    if not option or most == math.inf:
+        return ""
+    said = f"Batches have at most {most:,.0f} tokens ({option} of {engine})"
+    least = max(line.at_once * line.sequences for line in lines)
+    if most < least:
+        return f"{said}, which needs {least:,.0f}, one for each sequence: with fewer it does not start."
+    if sent.chunk is not None:
+        return f"{said}: end the command of its script with {option} {sent.chunk}."
+    sizes = [int(most) >> halvings for halvings in range(_TRIED_HALVINGS + 1)]
+    few = replace(sent, number=min(sent.number, _TRIED_REQUESTS))
+    tried = {size: simulated(replace(few, chunk=size)) for size in sizes if size >= least}
+    seconds = {size: _seconds_to_complete(one) for size, one in tried.items()}
+    enough = min(seconds.values()) / (1 - _NOTICED_SHARE)
+    better = next(size for size, mean in seconds.items() if mean <= enough)
+    if better == most:
+        return f"{said}."
+    return (
+        f"{said}. With --chunk {better} answers are complete after {seconds[better]:.4g} s in the mean of {few.number} "
+        f"requests, and not {seconds[sizes[0]]:.4g}: end the command of the script with {option} {better}."
+    )
+
+
+def _seconds_to_complete(served: Served) -> float:
+    """Return the mean from the arrival of a request to the end of its answer; infinite if none fits in memory."""
+    seconds = served.requests["ended_s"] - served.requests["came_s"]
+    return float(np.nanmean(seconds)) if served.rejected < len(seconds) else math.inf

@@ -112,9 +112,7 @@ def run(
     if recorder.failure is not None:  # in the caller's own `on_progress`
         raise recorder.failure
     return replace(
-        outcome,
-        solve_seconds=time.perf_counter() - built,
-        progress=tuple(recorder.progress),
+        outcome, solve_seconds=time.perf_counter() - built, progress=tuple(recorder.progress)
     )
 
 
@@ -137,10 +135,8 @@ def _load(program: LinearProgram, deadline: Deadline) -> tuple[Any, list]:
     from pyscipopt import Model
     from pyscipopt.scip import Expr, ExprCons, Term
 
-    rows = program.rows
-    ends, where, values = (
-        part.tolist() for part in (rows.matrix.indptr, rows.matrix.indices, rows.matrix.data)
-    )
+    rows, matrix = program.rows, program.rows.matrix
+    ends, where, values = (part.tolist() for part in (matrix.indptr, matrix.indices, matrix.data))
     arrays = program.integer, program.lower, program.upper, program.objective
     variables: list = []
     with _without_garbage_collection():

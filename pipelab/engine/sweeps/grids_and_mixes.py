@@ -75,10 +75,7 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
 
 @checked_arguments
 def mixes(
-    most: _Most,
-    *,
-    usd_per_hour: _Prices = None,
-    budget: _Amount | None = None,
+    most: _Most, *, usd_per_hour: _Prices = None, budget: _Amount | None = None
 ) -> list[dict[str, int]]:
     """Return every mix of GPUs with at least one GPU: one point per mix, one name per type.
 

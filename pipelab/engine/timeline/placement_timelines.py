@@ -360,9 +360,8 @@ class TrainingTimeline(fields.Frozen):
         if self.stages is None:
             return None
         peaks = self.timeline.peak_memory
-        return tuple(
-            s.state_gb + s.working_gb + peak for s, peak in zip(self.stages, peaks, strict=True)
-        )
+        stages = zip(self.stages, peaks, strict=True)
+        return tuple(stage.state_gb + stage.working_gb + peak for stage, peak in stages)
 
     @property
     def shortfall(self) -> str:

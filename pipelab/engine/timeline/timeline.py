@@ -243,9 +243,8 @@ class Timeline(Frozen):
             The backward is split, and the costs do not say what a weight gradient needs
             (`weight_activation`).
         """
-        return tuple(
-            float(self.memory(rank).amount.max(initial=0.0)) for rank in range(self.schedule.ranks)
-        )
+        held = (self.memory(rank).amount for rank in range(self.schedule.ranks))
+        return tuple(float(amount.max(initial=0.0)) for amount in held)
 
     def memory(self, rank: int) -> Steps:
         """Return the memory held for activations over time: from a forward's start to the end of its backward.

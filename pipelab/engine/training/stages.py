@@ -216,10 +216,7 @@ class TrainingStages:
 
 
 def stages_in_training(
-    problem: Problem,
-    recompute: str | None,
-    bytes_per_parameter: float | None,
-    deadline: Deadline,
+    problem: Problem, recompute: str | None, bytes_per_parameter: float | None, deadline: Deadline
 ) -> TrainingStages:
     """Ask the cost model for every stage.
 
@@ -288,10 +285,8 @@ def _inside(classes: Classes, counts: np.ndarray) -> tuple[bytes, ...]:
     """Return all that the times of a stage may depend on: each GPU's type and the link of every pair."""
     here = np.repeat(np.arange(len(counts)), counts)
     apart = ~np.eye(len(here), dtype=bool)
-    links = (
-        link[np.ix_(here, here)][apart] for link in (classes.bandwidth_gb_per_s, classes.latency_ms)
-    )
-    return classes.kind[here].tobytes(), *(link.tobytes() for link in links)
+    between, tables = np.ix_(here, here), (classes.bandwidth_gb_per_s, classes.latency_ms)
+    return classes.kind[here].tobytes(), *(table[between][apart].tobytes() for table in tables)
 
 
 def _costs(
@@ -305,9 +300,8 @@ def _costs(
     for u, (start, n) in enumerate(zip(*spans.examples, strict=True)):
         if exists[u]:
             stage = Stage(range(int(start), int(start + n)), tuple(ids))
-            found[:, u] = problem.costs.training_cost(
-                problem, timelines.report_of(problem, stage), **more
-            )
+            report = timelines.report_of(problem, stage)
+            found[:, u] = problem.costs.training_cost(problem, report, **more)
     return found
 
 

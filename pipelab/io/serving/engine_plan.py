@@ -89,6 +89,8 @@ class EnginePlan:
         What each stage of a training step computes a second time: "none", "selective" or "full".
     pipeline : int
         Which pipeline of a deployment it is, from 1; 0: it is the only one.
+    simulated_chunk : int or None
+        Tokens of a batch with which requests were simulated, if they were.
     """
 
     problem: Problem
@@ -99,6 +101,7 @@ class EnginePlan:
     schedule: Schedule | None = None
     recomputed: tuple[str, ...] = ()
     pipeline: int = 0
+    simulated_chunk: int | None = None
 
     @classmethod
     def of(
@@ -239,10 +242,14 @@ class EnginePlan:
 
     @property
     def chunk(self) -> int | None:
-        """Tokens of prompts in one pass, for which memory counts; None if nothing says."""
+        """Tokens of a batch with prompts: simulated, or else those for which memory counts; None if nothing says."""
         gpus = [gpu for report in self.evaluation.stages for gpu in report.stage.gpus]
-        chunk = chunk_of_engine(counting_memory_of(self.problem, self.engine), gpus)
-        return None if chunk is None else max(int(chunk), self.sequences)
+        problem, chunk = counting_memory_of(self.problem, self.engine), self.simulated_chunk
+        most = int(chunk_of_engine(problem, gpus, self.sequences) or 0)
+        if chunk is not None and not self.sequences <= chunk <= (most or chunk):
+            expected = f"expected {self.sequences}, one for each sequence, to {most}, for which memory counts"
+            raise self.refuse("chunk", chunk, expected)
+        return chunk or most or None
 
     @property
     def without_bf16(self) -> list[str]:

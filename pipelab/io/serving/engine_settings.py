@@ -11,10 +11,12 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
+from pipelab.deployment_and_flow import DeploymentPlan
 from pipelab.display import counted
-from pipelab.engine.answers import Result, placement_in
+from pipelab.engine.answers import PlanAnswer, Result, placement_in
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.runs_on import as_engine_fills
+from pipelab.engine.serving.served import Served
 from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue
@@ -93,28 +95,36 @@ class DeploymentSettings(dict[str, EngineSettings]):
 
     nginx: str = ""
 
+    @property
+    def files(self) -> dict[str, str]:
+        """All scripts, and nginx's configuration where there is one, by the names that files may have."""
+        scripts = {f"{name}.sh": one.script for name, one in self.items()}
+        return scripts | ({"nginx.conf": self.nginx} if self.nginx else {})
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What no setting says, of any of the pipelines, each once."""
+        return tuple(dict.fromkeys(note for one in self.values() for note in one.notes))
+
     def __str__(self) -> str:
-        named = {f"{name}.sh": one.script for name, one in self.items()} | {
-            "nginx.conf": self.nginx
-        }
-        return "\n".join(f"### {name}\n{text}" for name, text in named.items() if text)
+        return "\n".join(f"### {name}\n{text}" for name, text in self.files.items())
 
 
 @overload
 def settings(
     problem: Problem,
-    placement: Placement | Result | TrainingTimeline,
+    placement: Placement | Result | TrainingTimeline | Served,
     engine: str,
     *,
     hosts: Hosts = None,
 ) -> EngineSettings: ...
 @overload
 def settings(
-    problem: Problem, placement: Deployment, engine: str, *, hosts: Hosts = None
+    problem: Problem, placement: DeploymentPlan, engine: str, *, hosts: Hosts = None
 ) -> dict[str, EngineSettings]: ...
 def settings(
     problem: Problem,
-    placement: Placement | Result | TrainingTimeline | Deployment,
+    placement: Placement | Result | TrainingTimeline | DeploymentPlan | Served,
     engine: str,
     *,
     hosts: Hosts = None,
@@ -125,8 +135,9 @@ def settings(
     ----------
     problem : Problem
         Its rules and rates count.
-    placement : Placement, Result, TrainingTimeline or Deployment
-        Of a result, its placement; of a deployment, each of its pipelines; of a training step
+    placement : Placement, Result, TrainingTimeline, Deployment or Served
+        Of a result, its placement; of a deployment, each of its pipelines; of requests that were simulated, what
+        served them, with the `chunk` that they had; of a training step
         (`pl.timeline_of(…, training=True)`, or a result of `objective="step_time"`) its schedule,
         microbatches and recomputation, too, for Megatron and torchtitan.
     engine : str
@@ -169,7 +180,8 @@ def settings(
     memory. vLLM's `--gpu-memory-utilization` is what the cost model left to the engine (`Roofline.memory_share`), or
     else 0.9, or what the plan needs on its fullest GPU; at most what is free at its start, and as much less where
     some of a GPU is taken. torchtitan's options are those of its release; with TORCHTITAN=main the script takes those
-    of its main branch. Chunks of prompts are those for which memory counts. A script looks first whether version,
+    of its main branch. Chunks of prompts are those that were simulated, or
+    else those for which memory counts. A script looks first whether version,
     addresses, GPUs and ports are the plan's; whatever ends it, it ends what it started. The templates in
     `pipelab/io/serving/templates` name the engine's code that reads each setting.
 
@@ -183,12 +195,16 @@ def settings(
     """
     rules_of(engine)
     instance("settings", "problem", problem, Problem, "Problem(...)")
-    if isinstance(placement, Deployment):
-        return _of_pipelines(problem, placement, engine, hosts)
-    chosen = placement_in(placement, "settings")
-    if isinstance(placement, Result) and placement.runs_on == engine:
+    chunk = placement.sent.chunk if isinstance(placement, Served) else None
+    if isinstance(placement, Served):
+        placement = placement.sent.plan
+    if isinstance(placement, PlanAnswer) and placement.runs_on == engine:
         problem = as_engine_fills(problem, engine)
+    if isinstance(placement, DeploymentPlan):
+        return _of_pipelines(problem, placement, engine, hosts, chunk)
+    chosen = placement_in(placement, "settings")
     placed = EnginePlan.of(problem, chosen, engine, hosts)
+    placed = replace(placed, simulated_chunk=chunk)
     step = placement.step if isinstance(placement, TrainingResult) else placement
     if isinstance(step, TrainingTimeline):
         order = step.timeline.schedule
@@ -197,20 +213,19 @@ def settings(
 
 
 def _of_pipelines(
-    problem: Problem, placement: Deployment, engine: str, hosts: Hosts
+    problem: Problem, placement: DeploymentPlan, engine: str, hosts: Hosts, chunk: int | None
 ) -> dict[str, EngineSettings]:
     """Make one launch script for each pipeline, with its own workload."""
-    if not placement.pipelines:
+    if isinstance(placement, Deployment) and not placement.pipelines:
         expected = f"expected a deployment with a pipeline. {placement.sentence}"
         raise InvalidValue("settings", [("placement", placement.status, expected)])
-    evaluate(problem, placement)  # no GPU is in two
+    rates = [one.attainable for one in evaluate(problem, placement).pipelines]
     pairs = [(replica, p.workload) for p in placement.pipelines for replica in p.replicas]
     digits = len(str(len(pairs)))
     launched = DeploymentSettings()
     for i, (replica, load) in enumerate(pairs, start=1):
         plan = EnginePlan.of(replace(problem, workload=load), replica, engine, hosts, i)
-        launched[f"pipeline-{i:0{digits}}"] = _launched(plan)
-    rates = [p.throughput for p in placement.pipelines for _ in p.replicas]
+        launched[f"pipeline-{i:0{digits}}"] = _launched(replace(plan, simulated_chunk=chunk))
     places = [one.answers_at for one in launched.values()]
     if len({load.phase for _, load in pairs}) == 1 and all(places):
         rows = list(zip(launched, places, rates, strict=True))
@@ -227,8 +242,8 @@ def _launched(plan: EnginePlan) -> EngineSettings:
     if name not in templates.list_templates():
         expected = f"expected a template pipelab/io/serving/templates/{name}; see docs/adding.md"
         raise plan.refuse("engine", plan.engine, expected)
-    serves = not rules_of(plan.engine).trains
-    filled: Any = templates.get_template(name).make_module({"plan": plan, "serves": serves})
+    known = {"plan": plan, "rules": rules_of(plan.engine)}
+    filled: Any = templates.get_template(name).make_module(known)
     ((host, port), *_) = getattr(filled, "listens", [(1, 0)])
     address = plan.hosts[host - 1].address if port else ""
     return EngineSettings(
