@@ -1,8 +1,10 @@
 """Kernels of deployments against their definitions: labels that are kept, the best rate of every mix, prices."""
 
+import dataclasses
+
 import numpy as np
 import pytest
-from small_problems import every_pair, every_placement, late, small
+from small_problems import every_pair, every_placement, late, small, three_types
 
 import oracle
 import pipelab as pl
@@ -11,8 +13,9 @@ from pipelab.engine.deployments import pricing
 from pipelab.engine.deployments.column_generation import Generation
 from pipelab.engine.deployments.listing import Listing, _Labels, _undominated
 from pipelab.engine.deployments.master_program import DeploymentGoal
+from pipelab.engine.deployments.mix_bounds import most_rates
 from pipelab.engine.deployments.mix_tables import MixTables
-from pipelab.engine.deployments.offers import first_offers
+from pipelab.engine.deployments.offers import first_offers, halves
 
 
 def random_labels(rng, number):
@@ -75,6 +78,31 @@ def test_the_table_of_mixes_has_the_best_rate_of_each(seed):
     assert tables.best(nothing, nothing).rate == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_no_pipeline_yields_more_than_the_bound_of_its_mix(seed):
+    """Of numbers in flight together, and of one; with latencies between groups of GPUs, and without."""
+    problem = small(seed, link_units="tokens")
+    problem = late(problem, seed) if seed % 2 else problem
+    for one in (problem, problem.with_in_flight(1), problem.with_in_flight(1 + seed % 3)):
+        offer, classes = only_offer(one)
+        for part in (offer, *halves(offer, NEVER)):
+            most = most_rates(part)
+            for rate, number, used, _ in every_pair(one):
+                mix = tuple(np.bincount(classes.of[list(used)], minlength=len(classes)))
+                if part.numbers.first <= number <= part.numbers.last:
+                    assert rate <= most[mix] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("mix", [(1, 1, 0), (1, 2, 1), (0, 2, 2)])
+def test_nor_the_soonest_pipeline_of_gpus_with_different_speeds(mix):
+    """With one in flight, the fastest GPUs are full, and the slowest have what is left."""
+    problem = three_types(phase="decode").with_in_flight(1)
+    offer, classes = only_offer(problem)
+    gpus = [g for ids, n in zip(classes.members, mix, strict=True) for g in ids[:n].tolist()]
+    best = pl.solve(dataclasses.replace(problem, cluster=problem.cluster.only(gpus)))
+    assert best.throughput <= most_rates(offer)[mix] * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_no_pipeline_yields_more_for_its_price_than_pricing_says(seed, monkeypatch):
     """With few steps of rates, so that each stands for a wide range."""
@@ -82,8 +110,11 @@ def test_no_pipeline_yields_more_for_its_price_than_pricing_says(seed, monkeypat
     problem = late(small(seed, link_units="tokens"), seed).with_in_flight(2)
     offer, classes = only_offer(problem)
     price = np.random.default_rng(seed).choice([1e-6, 0.3, 1 / 3, 7.0], len(classes))
-    (low, high), every = offer.asked, [(rate, used) for rate, _, used, _ in every_pair(problem)]
+    every = [(rate, used) for rate, _, used, _ in every_pair(problem)]
     fastest = max((rate for rate, _ in every), default=1.0)
+    if seed % 2:  # all that is known of the best
+        offer = dataclasses.replace(offer, most_rate=fastest * (1 + 1e-12))
+    low, high = offer.asked
     for scaled in (price, price * fastest):  # what pipelines yield, and what leaves them a loss
         least = offer.least(scaled).price
         for rate, used in every:

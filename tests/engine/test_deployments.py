@@ -20,6 +20,9 @@ from small_problems import (
 import pipelab as pl
 from pipelab.engine import instance
 from pipelab.engine.deployments import closing, deploying, offers
+from pipelab.engine.deployments.column_generation import Generation
+from pipelab.engine.deployments.parts import PartsSearch
+from pipelab.engine.tolerances import ATTAINED
 
 
 def families(seed):
@@ -91,6 +94,26 @@ def test_labels_and_tables_find_the_same(seed, few, monkeypatch):
     check(problem, found, every_division(problem)[-1], seen)
 
 
+@pytest.mark.parametrize("batch", [16, 48])
+@pytest.mark.parametrize("counts", [(1, 2, 4), (1, 4, 3), (0, 3, 5)])
+def test_programs_over_mixes_prove_nothing_that_lists_do_not(counts, batch, monkeypatch):
+    """Each alone, without prices of pipelines and parts before programs over mixes, and lists after them."""
+    problem = three_types(counts, phase="decode", batch_size=batch)
+    with monkeypatch.context() as without_mixes:
+        without_mixes.setattr(deploying, "are_few_mixes", lambda counts: False)
+        listed = pl.deploy(problem)
+    for method in ("generate", "close_gap"):
+        monkeypatch.setattr(Generation, method, lambda self, **options: None)
+    monkeypatch.setattr(PartsSearch, "add_pipelines", lambda self, most: None)
+    monkeypatch.setattr(deploying, "_SMALL_OPEN_SHARE", -1.0)
+    found = pl.deploy(problem)
+    assert listed.status == "optimal"
+    assert (
+        found.throughput <= listed.throughput * (1 + ATTAINED) <= found.bound * (1 + 2 * ATTAINED)
+    )
+    assert found.status != "optimal" or found.throughput == pytest.approx(listed.throughput)
+
+
 @pytest.mark.parametrize("seed", [5003, 5012, 5020, 5025, *range(5030, 5060)])
 def test_where_lists_end_early_every_bound_holds(seed, monkeypatch):
     """As of large clusters: with one label at each boundary, and then with prices of pipelines that exist."""
@@ -141,10 +164,10 @@ def test_stages_that_nodes_have_no_room_for_are_not_counted(monkeypatch):
     more = pl.deploy(problem, 3.5 * pair)
     assert more.status == "infeasible"
 
-    def together(problems, deadline, keep_nodes_apart=False, limits=None):
+    def together(problems, deadline, keep_nodes_apart=False, **known):
         if keep_nodes_apart:
             raise pl.errors.TooLarge("too many compositions")
-        return offers.first_offers(problems, deadline)
+        return offers.first_offers(problems, deadline, **known)
 
     monkeypatch.setattr(deploying, "first_offers", together)
     found = pl.deploy(problem)

@@ -70,12 +70,9 @@ class ClosingSearch(DeploymentSearch):
         if near <= 0:  # of a load: no list is near
             near = self.slack
         while not self.finished:
-            timed = any(offer.tokens < np.inf and offer.timing is None for offer in self.offers)
-            far = max(near / abs(bound), self.open)
-            wide = few and timed and far > _SMALL_OPEN_SHARE and last > 0
-            slack, before = self.slack if wide else min(near, self.slack), self.value
+            slack, before = min(near, self.slack), self.value
             known = self.steps
-            complete, solved = self._solve_over_list(slack, wide=wide, labels=labels)
+            complete, solved = self._solve_over_list(slack, labels=labels)
             if complete and slack >= self.slack:
                 self.settled = solved
                 return
@@ -95,14 +92,16 @@ class ClosingSearch(DeploymentSearch):
         if not self.finished and not few:
             self._solve_over_list(self.slack, labels=_FIRST_LABELS)
 
-    def _bound_by_list(self, slack: float, value: float | None) -> None:
+    def bound_by_list(
+        self, slack: float, value: float | None, what: str = "lists of pipelines"
+    ) -> None:
         """Keep the bound of a list: what is better than its best has a pipeline as far below its price, or further."""
         bound = given(self.prices).bound
         if self.goal.load:
             bound = bound + slack if value is None else min(bound + slack, value)
         else:
             bound = max(bound - slack, value or 0.0)
-        self.knows(bound, "lists of pipelines")
+        self.knows(bound, what)
 
     def _list_one_pool(self, pool: str) -> None:
         """List the pipelines of one pool, which are few if tokens have limits; prices bound those of the other.
@@ -129,7 +128,7 @@ class ClosingSearch(DeploymentSearch):
                 return
             if run.status == "optimal":
                 chosen = as_often_as_chosen(columns, run.x)
-                self._bound_by_list(covered, self.goal.value(chosen))
+                self.bound_by_list(covered, self.goal.value(chosen))
             if covered < self.slack or labels == _FIRST_LABELS:
                 used = [column.gpus for column in as_often_as_chosen(listed, run.x)]
                 left = self.goal.counts - np.sum(used, axis=0)
@@ -161,18 +160,16 @@ class ClosingSearch(DeploymentSearch):
         short = left * (1 + ONE_ANSWER) - goal.pools[other] * self.value
         return short / given(self.prices).as_rate(other, 1.0)
 
-    def _solve_over_list(
-        self, slack: float, *, labels: int, wide: bool = False
-    ) -> tuple[bool, bool]:
+    def _solve_over_list(self, slack: float, *, labels: int) -> tuple[bool, bool]:
         """Solve the whole program over a list; return whether the list is complete, and the program solved."""
-        listed, covered = self.list_columns(given(self.prices), slack, wide=wide, labels=labels)
+        listed, covered = self.list_columns(given(self.prices), slack, labels=labels)
         complete = covered >= min(slack, self.slack)
         seconds, solved = np.inf if complete else ROUNDING_SECONDS, True
         if listed:
             solved = self._solve_whole(listed, self.deadline.within(seconds))
             self.deadline.check()
         if solved:
-            self._bound_by_list(covered, self.value)
+            self.bound_by_list(covered, self.value)
         return complete, solved
 
     def list_columns(
@@ -225,7 +222,7 @@ class ClosingSearch(DeploymentSearch):
                 listing = Listing(offer, per_gpu, short, self.deadline, labels, per_second, counts)
                 reached, loose = self._list_by_labels(listing)
             if loose < np.inf and not offer.numbers.single and counts is None:
-                waiting |= self._most_profits(self._halve(offer), prices, slack)
+                waiting |= self._most_profits(self.halve(offer), prices, slack)
                 continue
             reached = min(reached, loose)
             if counts is None:
@@ -365,7 +362,7 @@ class ClosingSearch(DeploymentSearch):
                 self.keep_if_better([column])
             most = waiting.pop(offer)
             if loose < np.inf and not offer.numbers.single:
-                waiting |= most_profits(self._halve(offer))
+                waiting |= most_profits(self.halve(offer))
             elif min(covered, loose) < floor:
                 unlisted = max(unlisted, most)
             self.rounds += 1

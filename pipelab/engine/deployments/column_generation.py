@@ -84,6 +84,7 @@ _FIRST_HALVING_ROUND = 3  # the prices of earlier rounds say little
 class Generation(ClosingSearch):
     """A column generation for one goal: rounds of master program and pricing, and what closes the gap."""
 
+    _halving: bool = True  # whether numbers in flight that decide are halved
     _loose: set[Offer] = field(default_factory=set)
     _ratios: dict[Offer, tuple[np.ndarray, float]] = field(default_factory=dict)
 
@@ -97,20 +98,44 @@ class Generation(ClosingSearch):
             ratio[offer.pool] = max(offer.most_work(cost), ratio.get(offer.pool, 0.0))
         self._update_bound(cost, ratio, "work of stages")
 
+    def bound_by_mixes(self, mixes: Sequence[PipelineColumn]) -> list[Offer]:
+        """Bound all deployments by the relaxation over all mixes, each with a rate that no pipeline on it exceeds.
+
+        Returns
+        -------
+        list of Offer
+            Those of the mixes that the relaxation has.
+        """
+        master = solve_relaxation(self.goal, mixes)
+        if master is None:
+            return []
+        cost, ratio = self._positive_prices(master.capacity), dict.fromkeys(self.goal.pools, 0.0)
+        for mix in mixes:
+            pool = mix.offer.pool
+            ratio[pool] = max(ratio[pool], mix.rate / float(cost @ mix.gpus))
+        self._update_bound(cost, ratio, "mixes of GPUs")
+        return [mix.offer for mix, n in zip(mixes, master.number, strict=True) if n > SOLVER]
+
     @property
     def most_pipelines(self) -> int:
         """The most pipelines that the GPUs can hold at once: no GPU holds more layers than in the stage of most."""
         shares = np.max([offer.table.shares(0.0) for offer in self.offers], axis=0)
         return int(float(shares @ self.goal.counts) / len(self.offers[0].span) + SOLVER)
 
-    def generate(self) -> None:
+    def generate(self, halving: bool = True) -> None:
         """Solve master program and pricing problem in turn until they agree, and then the whole program for a while.
+
+        Parameters
+        ----------
+        halving : bool
+            Whether numbers in flight that decide are halved.
 
         Raises
         ------
         Ended
             The deadline was first; what was found until then is kept.
         """
+        self._halving = halving
         # prices of work first: those of a few simple columns say little
         master, new = solve_relaxation(self.goal, self.columns) if self.goal.load else None, 1
         smoothed = False
@@ -124,7 +149,7 @@ class Generation(ClosingSearch):
                 c for c in self.columns if c.exists or not c.offer.timing or c.offer in self.offers
             ]
             master = solve_relaxation(self.goal, columns)
-            if master is not None and (self.rounds % 5 == 0 or self.best is None):
+            if master is not None:
                 self.round_relaxation()
             self.report_progress()
             if self.finished:
@@ -132,11 +157,13 @@ class Generation(ClosingSearch):
             if self._has_converged(master) or not (new or smoothed):
                 self.solve_whole_for(ROUNDING_SECONDS)
                 wide = [o for o in self.offers if o.numbers == ALL_NUMBERS and o in self._loose]
-                self.settled = bool(wide) and self._settle_by_full_pipelines()
-                if not wide or self.open <= _SHARE_LEFT_TO_LISTING or self.settled:
+                if not wide or not self._halving or self.open <= _SHARE_LEFT_TO_LISTING:
+                    break
+                self.settled = self._settle_by_full_pipelines()
+                if self.settled:
                     break
                 for offer in wide:
-                    self._halve(offer)
+                    self.halve(offer)
             smoothed = new > 0 and self.rounds > 3 and master is not None
         self.solve_whole_for(ROUNDING_SECONDS)
 
@@ -288,10 +315,10 @@ class Generation(ClosingSearch):
             # of equals that of fewest in flight: once a pipeline is full, ranges without end would be halved
             offer = max(offers, key=lambda o: (most_ratio(o), -o.numbers.first))
             if offer in ratio:
-                near = self.rounds >= _FIRST_HALVING_ROUND and not self.finished
+                near = self._halving and self.rounds >= _FIRST_HALVING_ROUND and not self.finished
                 if offer.numbers.single or offer.numbers == ALL_NUMBERS or not near:
                     return ratio[offer]
-                for half in self._halve(offer):
+                for half in self.halve(offer):
                     self._ratios[half] = cost, ratio[offer]
                 continue
             ratio[offer] = ratio_of(offer)

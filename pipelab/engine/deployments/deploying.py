@@ -8,8 +8,9 @@ size, a phase where requests are served, a way to start an engine. `_Deploying.r
    nodes are taken together as long as no link binds.
 3. The work of stages bounds all deployments at once (`master_program`). Simple pipelines are columns, and where two do
    not fit, the search is for one. Else `column_generation` finds pipelines and, in each round, a bound from prices of
-   GPUs which no pipeline's rate exceeds. If a gap remains, `closing` lists every pipeline that a better deployment
-   could have, and the whole program over these proves the best.
+   GPUs which no pipeline's rate exceeds; `parts` adds the best on what others leave, and where mixes of GPUs are few,
+   `mix_bounds` bounds each. If a gap remains, `closing` lists every pipeline that a better deployment could have, and
+   the whole program over these proves the best.
 4. GPU ids are given to the stages, and `evaluate` recomputes every pipeline. If the stages cannot be packed into nodes,
    steps 2 and 3 are done again with nodes apart. The status is "optimal" only if the bound meets the recomputed value.
 
@@ -24,7 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Annotated, Any
 
 import numpy as np
@@ -40,11 +40,11 @@ from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
 from pipelab.engine.deployments.closing import are_few_mixes
 from pipelab.engine.deployments.column_generation import Generation
-from pipelab.engine.deployments.deployment_search import ROUNDING_SECONDS
 from pipelab.engine.deployments.master_program import DeploymentGoal, PipelineColumn
+from pipelab.engine.deployments.mix_bounds import MixSearch
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
-from pipelab.engine.deployments.paths import StageOf
+from pipelab.engine.deployments.parts import PartsSearch, column_of, renumbered
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import pipeline_of
@@ -57,12 +57,11 @@ from pipelab.engine.methods.first_placements import simple_placements
 from pipelab.engine.methods.least_regret import speed_bands
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
-from pipelab.engine.rate_search import seconds_to_choose
 from pipelab.engine.runs_on import as_engine_fills, identical_hosts, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import method_of
 from pipelab.engine.stage_table import FreeGPUs
-from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.hardware.engine_rules import rules_of
@@ -74,9 +73,8 @@ _RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a
 _SIMPLE_COLUMNS = 24  # of each pool
 _MORE_RATE_FACTOR = 1.1  # which a larger batch has to bring
 _ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads; and for those of parts of the GPUs
-_SMALL_OPEN_SHARE = 0.02  # no parts are looked at
-_LEAST_PART = 4  # a quarter of the GPUs
-_MOST_PARTS = 8  # of which the best pipelines are found
+_SMALL_OPEN_SHARE = 0.02  # mixes need no bound
+_MOST_PARTS, _PARTS_BEFORE_MIXES = 8, 2  # of which the best pipelines are found
 _ALONE_TIME_SHARE = 0.4  # at most, of the time limit
 _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
 _REQUEST_BATCHES = tuple(2**i for i in range(9))  # batch sizes where requests are served
@@ -302,7 +300,7 @@ def _deploy_each_host(
         if part.status != "infeasible":
             bound += len(identical) * (math.inf if part.bound is None else part.bound)
         for p in part.pipelines:
-            placed = (_renumbered(r, ids) for ids in identical for r in p.replicas)
+            placed = (renumbered(r, ids) for ids in identical for r in p.replicas)
             pipelines.append(replace(p, replicas=tuple(placed)))
         deadline.tell(on_progress, incumbent=sum_of(pipelines), nodes=i + 1)
     value = sum_of(pipelines) if pipelines else None
@@ -330,12 +328,6 @@ def _deploy_each_host(
     )
 
 
-def _renumbered(placement: Placement, ids: Sequence[int]) -> Placement:
-    """Move a placement on GPUs 0, 1, … to the GPUs with these ids."""
-    stages = placement.stages
-    return Placement.of((len(s.layers), tuple(ids[g] for g in s.gpus)) for s in stages)
-
-
 @dataclass
 class _Deploying:
     """One call of `deploy`: what was asked, and how it is answered."""
@@ -352,6 +344,9 @@ class _Deploying:
     single: bool
     alone: dict[Problem, Placement] = field(default_factory=dict)  # the best single pipelines
     alone_bound: float = math.inf  # no pipeline attains more
+    most_rate: dict[Problem, float] = field(
+        default_factory=dict
+    )  # nor one of a workload more than this
 
     def run(self) -> Deployment:
         """Find the best deployment, with identical nodes taken together if that is enough.
@@ -389,6 +384,8 @@ class _Deploying:
     def _keep_able(self, offers: list[Offer]) -> list[Offer]:
         """Keep the offers with which the GPUs can hold all layers; none if a pool has none."""
         able = [offer for offer in offers if len(offer.stage_rates)]
+        if self.most_rate:
+            able = [replace(o, most_rate=self.most_rate.get(o.problem, math.inf)) for o in able]
         return able if {offer.pool for offer in able} == set(self.pools) else []
 
     def _make_offers(self, keep_nodes_apart: bool) -> list[Offer]:
@@ -453,8 +450,18 @@ class _Deploying:
         """Generate columns and close the gap; return what ended the search before that."""
         try:
             self._begin_with_simple(generation)
-            self._add_parts(generation)
-            generation.generate()
+            few = False
+            if self.limits is None:  # the best pipeline on a part need not keep them
+                parts = PartsSearch(generation=generation, seconds=self._seconds_alone)
+                generation.generate(halving=False)
+                few = are_few_mixes(generation.goal.counts.tolist())
+                few = few and generation.open > max(_SMALL_OPEN_SHARE, self.gap)
+                if few:
+                    parts.add_pipelines(_PARTS_BEFORE_MIXES)
+                    few = MixSearch(generation=generation, parts=parts).run()
+                parts.add_pipelines(_MOST_PARTS)
+            if not few:
+                generation.generate()
             generation.close_gap()
             if not generation.finished:
                 bound = generation.bound
@@ -492,8 +499,8 @@ class _Deploying:
         simple = list[PipelineColumn]()
         for problem, offer in {offer.problem: offer for offer in generation.offers}.items():
             if problem in self.alone:
-                generation.add_column(_column(offer, self.alone[problem], offer.attained))
-            simple += [_column(offer, p, offer.promised) for p in simple_placements(problem)]
+                generation.add_column(column_of(offer, self.alone[problem], offer.attained))
+            simple += [column_of(offer, p, offer.promised) for p in simple_placements(problem)]
         fastest = dict[tuple[str, tuple[int, ...]], PipelineColumn]()
         for column in simple:  # smaller batches come first, and leave memory for more of them
             known = fastest.get((column.offer.pool, column.gpus))
@@ -509,37 +516,16 @@ class _Deploying:
                     self.deadline.check()
                 generation.add_column(column._replace(rate=column.offer.attained(column.stages)))
 
-    def _add_parts(self, generation: Generation) -> None:
-        """Add the best pipelines on a half, a third and a quarter of the GPUs, and on what these and the best leave."""
-        alone = self._best_alone()
-        loads = [replace(p.workload, in_flight=self.problem.workload.in_flight) for p in alone]
-        offer = next((o for o in generation.offers if o.problem.workload in loads), None)
-        if offer is None or generation.finished or generation.open <= _SMALL_OPEN_SHARE:
-            return
-        problem, classes = offer.problem, offer.table.classes.members
-        until = self.deadline.within(min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left))
-        parts = [sorted({*range(len(problem.cluster))} - {*alone[0].placement.gpus})]
-        for number in range(2, 1 + min(_LEAST_PART, generation.most_pipelines)):
-            parts.append(sorted(g for ids in classes for g in ids[: len(ids) // number]))
-        before = seconds_to_choose.set(0.0)
-        for gpus in islice(parts, _MOST_PARTS):
-            if gpus and until.reason is None:
-                part = replace(problem, cluster=problem.cluster.only(gpus))
-                ends = {"time_limit": until.left, "stop": apart(until.stop)}
-                found = solve_for_attainable(part, "auto", method_of("auto", {}), ends).placement
-                if found is not None:
-                    placement = _renumbered(found, gpus)
-                    generation.add_column(_column(offer, placement, offer.attained))
-                    parts.append(sorted({*gpus} - {*placement.gpus}))
-        seconds_to_choose.reset(before)
-        generation.solve_whole_for(ROUNDING_SECONDS)
+    @property
+    def _seconds_alone(self) -> float:
+        """The most seconds for single pipelines: of all workloads, and of parts of the GPUs."""
+        return min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left)
 
     def _find_best_alone(self) -> None:
         """Find the best single pipeline of each workload, as far as it is the best of all and there is time."""
         if self.limits is not None:  # the best pipeline need not keep them
             return
-        seconds = min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left)
-        whole = self.deadline.within(seconds)
+        whole = self.deadline.within(self._seconds_alone)
 
         def best(problem: Problem, options: Mapping[str, Any], to_beat: float) -> Result:
             return solve_for_attainable(problem, "auto", method_of("auto", {}), options, to_beat)
@@ -550,6 +536,7 @@ class _Deploying:
         results = solved_in_turn(len(self.problems), following, best, whole)
         left_out = len(results) < len(self.problems)
         self.alone = {r.problem: r.placement for r in results if r.placement is not None}
+        self.most_rate = {r.problem: r.bound * (1 + ATTAINED) for r in results if r.bound}
         together = best_answer(results, left_out)
         self.alone_bound = together.bound or math.inf
         if together.status == "infeasible":
@@ -708,15 +695,6 @@ def _is_held_by_link(evaluation: Evaluation) -> bool:
     """Return whether a link alone is the bottleneck, and enough is in flight to fill it."""
     full = evaluation.attainable >= evaluation.rate * (1 - SOLVER)
     return full and all(name.startswith("link") for name in evaluation.bottlenecks)
-
-
-def _column(
-    offer: Offer, placement: Placement, rate: Callable[[tuple[StageOf, ...]], float]
-) -> PipelineColumn:
-    """Make a column of a placement: its layers and GPUs by class, and its rate."""
-    stages = tuple(offer.table.classes.stages_of(placement))
-    gpus = np.sum([stage_gpus for _, stage_gpus in stages], axis=0)
-    return PipelineColumn(rate=rate(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages)
 
 
 # What is said beside the pipelines

@@ -44,8 +44,8 @@ class DeploymentSearch:
     prices : Prices or None
         Prices that give the best bound so far.
     bounds : dict of str to float
-        What no deployment beats, by what proves it: "work of stages", "prices of pipelines", "lists of pipelines",
-        "single pipelines".
+        What no deployment beats, by what proves it: "work of stages", "prices of pipelines", "mixes of GPUs", "lists
+        of pipelines", "single pipelines".
     settled : bool
         The best deployment so far was proven to be the best, whatever the bound says.
     steps : int
@@ -164,7 +164,7 @@ class DeploymentSearch:
             self.keep_if_better(as_often_as_chosen(columns, run.x))
         return run.status in ("optimal", "infeasible")
 
-    def _halve(self, offer: Offer) -> list[Offer]:
+    def halve(self, offer: Offer) -> list[Offer]:
         """Put the halves of an offer in its place."""
         parts = halves(offer, self.deadline)
         self.offers = [other for other in self.offers if other is not offer] + parts

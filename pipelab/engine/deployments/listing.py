@@ -310,7 +310,7 @@ class Listing:
             most = np.minimum(most, labels.stages + offer.problem.costs.filling_number)
         in_flight = np.minimum(most * tokens, offer.most_tokens(labels.rate))
         rate = np.minimum(labels.rate, in_flight / np.maximum(labels.seconds, 1e-300))
-        rate[most < offer.numbers.first] = 0.0
+        rate = np.where(most < offer.numbers.first, 0.0, np.minimum(rate, offer.most_rate))
         few = labels.gpus.sum(axis=1) <= self.offer.most_gpus
         worth = np.flatnonzero((rate >= labels.price - self.slack) & (rate > 0) & few)
         worth = worth[np.lexsort((labels.gpus[worth].sum(axis=1), -rate[worth]))]

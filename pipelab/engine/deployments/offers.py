@@ -80,7 +80,8 @@ def halves(offer: Offer, deadline: Deadline) -> list[Offer]:
         ends = [*(p - 1 for p in powers[1:]), MOST_IN_FLIGHT]
         parts = [Range(first, last) for first, last in zip(powers, ends, strict=True)]
     made = (_offers([offer.problem], part, deadline, offer.merged, offer.limits) for part in parts)
-    return [half for offers in made for half in offers if len(half.stage_rates)]
+    able = (half for offers in made for half in offers if len(half.stage_rates))
+    return [replace(half, most_rate=offer.most_rate) for half in able]
 
 
 def _offers(

@@ -98,7 +98,7 @@ class Paths:
     ways: Ways
 
     def paid(
-        self, prices: np.ndarray, kappa: float, which: np.ndarray, deadline: Deadline
+        self, prices: np.ndarray, kappa: float | np.ndarray, which: np.ndarray, deadline: Deadline
     ) -> np.ndarray:
         """The least price of the first 0, 1, … M layers at some of the rates; shape (M + 1, len(which)).
 
@@ -106,20 +106,21 @@ class Paths:
         ----------
         prices : float array, shape (A,)
             Of a GPU of each class.
-        kappa : float
+        kappa : float, or float array of shape (len(which),)
             Of a second.
 
         Raises
         ------
         Ended
         """
+        kappa = np.broadcast_to(np.asarray(kappa, dtype=float), which.shape)
         stage = self._stages(prices, kappa, which)
         return self._reached(stage, self._hops(kappa, which), deadline).min(axis=2)
 
     def cheapest(self, prices: np.ndarray, kappa: float, rate: int) -> tuple[list[StageOf], float]:
         """The stages of the cheapest path at one rate, and the seconds of a traversal; none if there is no path."""
-        which = np.array([rate])
-        stage, hop = self._stages(prices, kappa, which), self._hops(kappa, which)
+        which, per_second = np.array([rate]), np.array([kappa])
+        stage, hop = self._stages(prices, per_second, which), self._hops(per_second, which)
         reached = self._reached(stage, hop, NEVER)[:, 0]
         stage, hop = stage[:, 0], hop[0]
         at, left, stages, seconds = len(reached) - 1, int(reached[-1].argmin()), [], 0.0
@@ -160,23 +161,27 @@ class Paths:
             sorted_.append((rows[order], np.stack(enough, axis=1)))
         return sorted_
 
-    def _stages(self, prices: np.ndarray, kappa: float, which: np.ndarray) -> np.ndarray:
+    def _stages(self, prices: np.ndarray, kappas: np.ndarray, which: np.ndarray) -> np.ndarray:
         """The least price of a stage by kind of span, rate and way through; shape (U, T, G)."""
-        paid, found = self.composition @ prices, []
-        for order, enough in self._by_way:
-            of_row = paid[order]
-            if kappa:
-                of_row += kappa * np.take_along_axis(self.seconds, order, axis=0)
-            # none reaches, the fastest, the two fastest, …
-            least = np.vstack([np.full(of_row.shape[1], np.inf), of_row])
-            np.minimum.accumulate(least, axis=0, out=least)
-            found.append(np.take_along_axis(least.T, enough[which].T, axis=1))
-        return np.stack(found, axis=2)
+        paid = self.composition @ prices
+        found = np.empty((self.rate.shape[1], len(which), len(self._by_way)))
+        for way, (order, enough) in enumerate(self._by_way):
+            seconds = np.take_along_axis(self.seconds, order, axis=0)
+            for kappa in np.unique(kappas):
+                of_row = paid[order]
+                if kappa:
+                    of_row += kappa * seconds
+                # none reaches, the fastest, the two fastest, …
+                least = np.vstack([np.full(of_row.shape[1], np.inf), of_row])
+                np.minimum.accumulate(least, axis=0, out=least)
+                at = np.flatnonzero(kappas == kappa)
+                found[:, at, way] = np.take_along_axis(least.T, enough[which[at]].T, axis=1)
+        return found
 
-    def _hops(self, kappa: float, which: np.ndarray) -> np.ndarray:
+    def _hops(self, kappas: np.ndarray, which: np.ndarray) -> np.ndarray:
         """The price of a hop at each rate, by the way to leave and to enter; infinite over a slower link; (T, L, E)."""
         carries = self.ways.rate >= self.asked[which][:, None, None] * (1 - LAST_BITS)
-        return np.where(carries, kappa * self.ways.seconds, np.inf)
+        return np.where(carries, kappas[:, None, None] * self.ways.seconds, np.inf)
 
     @cached_property
     def _ending(self) -> list[np.ndarray]:

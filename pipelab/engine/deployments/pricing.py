@@ -44,6 +44,7 @@ from pipelab.requests import Limits, request_tokens
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
 _RATE_STEPS = 200  # where numbers in flight are limited: steps of the logarithm
 _KAPPA_STEP, _KAPPA_HALVINGS = 3.0, 3  # from one price of a second to the next; then to nearer ones
+_MOST_KAPPA_STEPS = 5  # up or down from the price of a pipeline over its time
 _JUST_ABOVE_FACTOR, _JUST_BELOW_FACTOR = 1 + 1e-11, 1 - 1e-6
 _KAPPAS_OF_LAYERS = 40
 _MOST_MARKS = 64  # numbers in flight: the rates at which there is time for one more
@@ -76,6 +77,8 @@ class Offer:
         Whether a mixed stage is as fast as its slowest GPUs would be alone.
     timing : Timing or None
         What requests ask of time, where they are served; stages and links that are too slow are not in the table.
+    most_rate : float
+        No pipeline of the problem attains more, in tokens/s.
     """
 
     problem: Problem
@@ -84,6 +87,7 @@ class Offer:
     merged: bool
     mixed_as_slowest: bool
     timing: Timing | None = None
+    most_rate: float = math.inf
     _rates: dict[tuple[StageOf, ...], tuple[float, bool]] = field(default_factory=dict)
 
     @property
@@ -230,30 +234,32 @@ class Offer:
         """Rates at which paths are sought, ascending, and for each the highest rate that it stands for; shape (T,).
 
         Without a limit on time a rate stands for itself. With one, points are asked for themselves, and what is just
-        above a point for all up to the next.
+        above a point for all up to the next. Above what a pipeline may attain none is asked.
         """
-        stages = self.stage_rates
-        if math.isinf(
-            min(self.tokens, self.token_seconds)
-        ):  # the rate of a pipeline is that of a stage or of a link
-            rates = self.rates
+        stages, rates, most = self.stage_rates, self.rates, self.most_rate
+        if math.isinf(min(self.tokens, self.token_seconds)):  # that of a stage or of a link
             steps = np.geomspace(rates[0], rates[-1], _MOST_RATES) * (1 - 1e-12)
             many = len(rates) > _MOST_RATES
             first = np.unique(np.searchsorted(rates, steps)) if many else np.arange(len(rates))
-            return rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
-        least, marks = stages[0] / (4 * self.problem.model.layers), np.zeros(0)
-        if self.token_seconds < math.inf:
-            one = self.problem.workload.tokens / self.token_seconds
-            marks = one * np.arange(self.numbers.first, min(self.numbers.last, _MOST_MARKS) + 1)
-            marks = marks[marks < stages[-1]]
-            least = min(one * self.numbers.first * _JUST_BELOW_FACTOR, stages[-1])
-        steps = np.geomspace(least, stages[-1], _RATE_STEPS)
-        exact = stages if len(stages) <= _RATE_STEPS else stages[-1:]
-        points = np.unique(np.concatenate([steps, exact, marks]))
-        low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE_FACTOR])
-        high = np.concatenate([points[:1], points, points[1:]])
-        order = np.argsort(low, kind="stable")
-        return low[order], high[order]
+            low, high = rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
+        else:
+            least, marks = stages[0] / (4 * self.problem.model.layers), np.zeros(0)
+            if self.token_seconds < math.inf:
+                one = self.problem.workload.tokens / self.token_seconds
+                marks = one * np.arange(self.numbers.first, min(self.numbers.last, _MOST_MARKS) + 1)
+                marks = marks[marks < stages[-1]]
+                least = min(one * self.numbers.first * _JUST_BELOW_FACTOR, stages[-1])
+            steps = np.geomspace(least, stages[-1], _RATE_STEPS)
+            exact = stages if len(stages) <= _RATE_STEPS else stages[-1:]
+            points = np.unique(np.concatenate([steps, exact, marks]))
+            low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE_FACTOR])
+            high = np.concatenate([points[:1], points, points[1:]])
+            order = np.argsort(low, kind="stable")
+            low, high = low[order], high[order]
+        kept = low < most
+        if kept.all():
+            return low, high
+        return np.append(low[kept], most), np.append(np.minimum(high[kept], most), most)
 
     @cached_property
     def time_limit(self) -> np.ndarray:
@@ -320,32 +326,44 @@ class Offer:
         if not known.any():
             return LeastPrices(best, chosen)
 
-        def improve(kappa: float, at: np.ndarray) -> None:
-            paid = paths.paid(prices, kappa, which[at], deadline)[-1]
+        def priced(kappas: np.ndarray, at: np.ndarray) -> np.ndarray:
+            paid = paths.paid(prices, kappas, which[at], deadline)[-1]
             time, first, last = limit[at], low[at], high[at]
             # of all t that a rate stands for, t / price and t - price are greatest at one end
             with np.errstate(invalid="ignore", divide="ignore"):  # no path, or no limit
-                at_low = paid - kappa * time
-                at_high = paid - kappa * time * first / last
+                at_low = paid - kappas * time
+                at_high = paid - kappas * time * first / last
                 value = np.minimum(at_low * last / first, at_low + last - first)
-                value = np.where(time < self.longest, np.minimum(value, at_high), at_low)
-            better = value > best[at]
-            best[at[better]], chosen[at[better]] = value[better], kappa
+                return np.where(time < self.longest, np.minimum(value, at_high), at_low)
 
         if near is None:
-            ratio = (np.log(best[known]) - np.log(limit[known])) / math.log(_KAPPA_STEP)
-            for power in range(math.floor(ratio.min()) - 2, math.ceil(ratio.max()) + 3):
-                improve(_KAPPA_STEP**power, np.arange(len(which)))
+            at = np.flatnonzero(known)
+            power = np.round(np.log(best[at] / limit[at]) / math.log(_KAPPA_STEP))
+            kappas = _KAPPA_STEP**power
+            # elsewhere the cheapest pipeline is in time
+            late = priced(kappas / _KAPPA_STEP**_MOST_KAPPA_STEPS, at) > best[at]
+            at, kappas, steps = at[late], kappas[late], [_KAPPA_STEP]
+        else:
+            at = np.flatnonzero(near)
+            kappas = near[at]
+            steps = [_KAPPA_STEP**0.5**i for i in range(1, 1 + _KAPPA_HALVINGS)]
+        if not len(at):
             return LeastPrices(best, chosen)
-        for kappa in np.unique(near[near > 0]):
-            improve(kappa, np.flatnonzero(near == kappa))
-        step = _KAPPA_STEP
-        for _ in range(_KAPPA_HALVINGS):
-            step = math.sqrt(step)
-            for kappa in np.unique(chosen[chosen > 0]):
-                at = np.flatnonzero(chosen == kappa)
-                improve(kappa / step, at)
-                improve(kappa * step, at)
+        value = priced(kappas, at)
+        for step in steps:
+            # the least price is concave in κ: once it falls, it falls on
+            for factor in (step, 1 / step):
+                rising = np.arange(len(at))
+                for _ in range(_MOST_KAPPA_STEPS if near is None else 1):
+                    after = priced(kappas[rising] * factor, at[rising])
+                    better = after > value[rising]
+                    rising = rising[better]
+                    if not len(rising):
+                        break
+                    kappas[rising] *= factor
+                    value[rising] = after[better]
+        better = value > best[at]
+        best[at[better]], chosen[at[better]] = value[better], kappas[better]
         return LeastPrices(best, chosen)
 
     def path(self, prices: np.ndarray, which: int, kappa: float) -> list[StageOf]:

@@ -81,8 +81,8 @@ class Deployment(PlanAnswer, DeploymentPlan):
         "time limit", "gap limit", "stop", "interrupt", … where it ended early.
     details : mapping
         `progress`: incumbent and bound, round by round. `bounds`: what no deployment beats, by what proves it
-        ("work of stages", "prices of pipelines", "lists of pipelines", "single pipelines"). `dual_prices`: by type,
-        what the relaxation says that one more GPU brings, in tokens/s.
+        ("work of stages", "prices of pipelines", "mixes of GPUs", "lists of pipelines", "single pipelines").
+        `dual_prices`: by type, what the relaxation says that one more GPU brings, in tokens/s.
     again : function or None
         `deploy` with the same batches, for a problem and a load.
     runs_on : str
