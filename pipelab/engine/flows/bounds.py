@@ -145,7 +145,13 @@ class Patterns:
         # part of a flow has the same mean time
         mean = max((mean for less, mean in self._means.items() if less <= t), default=0.0)
         missing = float(self.layers)  # what a layer without a pattern costs
-        known, proven, fault = list(self.known), mean, missing * SOLVER
+        fault = missing * SOLVER
+        while (least := self._summed(t, mean, missing)) > max(mean * _SAME_MEAN_FACTOR, fault):
+            if least > self._longest + fault:
+                return True
+            self._means[t] = mean = least
+            deadline.check()
+        known, proven = list(self.known), mean
         for _ in range(_MOST_ROUNDS):
             deadline.check()
             most = self._most_shares(t, mean)
@@ -176,6 +182,34 @@ class Patterns:
             self.known[new] = None
             known.append(new)
         return False
+
+    def _summed(self, t: float, mean: float, missing: float) -> float:
+        """The least mean time by the sums of each item over all layers: what patterns have in common, but one program."""
+        size, layers = len(self._held), self.layers
+        group = VariableGroups({"stages": size, "shares": size, "kept": size, "missing": 1})
+        every, one, eye = np.ones((1, size)), [[1.0]], sp.eye_array(size)
+        most = -sp.diags_array(self._most_shares(t, mean))
+        blocks = {
+            "GPUs": group.rows({"stages": self._usage.T}, upper=self._all),
+            "pass": group.rows({"shares": every, "missing": one}, lower=layers, upper=layers),
+            "most": group.rows({"shares": eye, "stages": most}, upper=0.0),
+        }
+        if mean:
+            held = -sp.diags_array(np.minimum(self._places / t / mean, 1.0))
+            longest = eye * (-self._longest / mean)
+            blocks |= {
+                "places": group.rows({"kept": every, "missing": one}, lower=layers),
+                "kept": group.rows({"kept": eye, "stages": held}, upper=0.0),
+                "longest": group.rows({"kept": eye, "shares": longest}, upper=0.0),
+            }
+        if self.whole:
+            here = np.array(self._site == np.array(self.whole)[:, None], float)
+            blocks["whole"] = group.rows(
+                {"stages": here, "missing": np.ones((len(here), 1))}, lower=layers
+            )
+        objective = {"shares": -self._seconds / missing, "missing": -1.0}
+        run = run_program(group.program(objective, blocks))
+        return -given(run.objective) * missing - self._hop
 
     def _most_shares(self, t: float, mean: float) -> np.ndarray:
         """The most of all that each item lets pass, as what passes others takes no longer than the longest way."""
