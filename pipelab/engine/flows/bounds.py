@@ -184,7 +184,7 @@ class Patterns:
         return False
 
     def _summed(self, t: float, mean: float, missing: float) -> float:
-        """The least mean time by the sums of each item over all layers: what patterns have in common, but one program."""
+        """Bound the mean time by one program, over the sums of each item over the patterns of all layers."""
         size, layers = len(self._held), self.layers
         group = VariableGroups({"stages": size, "shares": size, "kept": size, "missing": 1})
         every, one, eye = np.ones((1, size)), [[1.0]], sp.eye_array(size)

@@ -24,6 +24,7 @@ from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.flows.bounds import Cases
 from pipelab.engine.flows.capacities import StagesByInFlight, stages_of
 from pipelab.engine.flows.exact import every_option, exact_flow
+from pipelab.engine.flows.fans import fanned
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
 from pipelab.engine.flows.series_parallel import Blocks
@@ -156,6 +157,7 @@ class _Flowing:
             cases = Cases(stages, math.inf if one.bound is None else one.bound)
             self._prove(cases, _STEP if self.full else _BOUND_STEP)
             if not self._done and not self._small():
+                self._fan(stages)
                 self._search(stages)
                 self._move()
                 if not self._done and self.bound <= self.value * (1 + 2 * _STEP):
@@ -254,6 +256,26 @@ class _Flowing:
             self._note()
         return True
 
+    def _blocks(self, stages: StagesByInFlight, seconds: float) -> Blocks:
+        """What stages let pass where a way takes so long."""
+        return Blocks(
+            instance=stages.instance,
+            capacities=stages.at(max(stages.least_seconds, seconds)),
+            within=self.bound,
+            deadline=self.deadline,
+        )
+
+    def _fan(self, stages: StagesByInFlight) -> None:
+        """Flows that cross once between the parts of a cluster, planned again for the time that their ways take."""
+        mean = self._mean_seconds(self.held, self.ways)
+        for first in range(parts if (parts := self._blocks(stages, mean).parts) > 1 else 0):
+            seconds = mean
+            for _ in range(_MOST_PLANS):
+                _, taken = self._route(fanned(self._blocks(stages, seconds), first), seconds)
+                if not taken or taken == seconds:
+                    break
+                seconds = taken
+
     def _search(self, stages: StagesByInFlight) -> None:
         """One throughput after another: what blocks let pass that is known to be out of reach ends the search."""
         for times in (1.0,) if self.full else _PLANNED_TIME_FACTORS:
@@ -272,13 +294,7 @@ class _Flowing:
         Memory is planned for ways of so many seconds, and again for more where those of the proposal take longer.
         """
         for _ in range(_MOST_PLANS):
-            capacities = stages.at(max(stages.least_seconds, seconds))
-            blocks = Blocks(
-                instance=stages.instance,
-                capacities=capacities,
-                within=self.bound,
-                deadline=self.deadline,
-            )
+            blocks = self._blocks(stages, seconds)
             self.size |= {"blocks": sum(len(table.rates) for table in blocks.tables.values())}
             proposed = blocks.at(t)
             self.asked += 1

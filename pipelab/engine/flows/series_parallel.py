@@ -201,7 +201,7 @@ class Blocks:
         out = {}
         for part in range(self.parts):
             units = [unit for unit in self.units if unit.part == part]
-            counts = [self._room(unit) for unit in units]
+            counts = [self.room(unit) for unit in units]
             out[part] = _Tables(units, counts, self.parts > 1, self.deadline)
         return out
 
@@ -210,7 +210,7 @@ class Blocks:
         """How many there are."""
         return int(self.part_of.max()) + 1
 
-    def _room(self, unit: Unit) -> int:
+    def room(self, unit: Unit) -> int:
         """How many such units the nodes have room for."""
         return sum(len(node) // unit.size for node in self.pools[unit.part, unit.type])
 
@@ -235,9 +235,9 @@ class Blocks:
             start += block.layers
         # What is held beyond the last layer is not needed.
         kept = [(unit, range(span.start, min(span.stop, layers))) for unit, span in spread]
-        return self._on_gpus([(unit, span) for unit, span in kept if span])
+        return self.on_gpus([(unit, span) for unit, span in kept if span])
 
-    def _on_gpus(self, spread: Sequence[tuple[Unit, range]]) -> list[Stage]:
+    def on_gpus(self, spread: Sequence[tuple[Unit, range]]) -> list[Stage]:
         """Each stage on GPUs of its own, the largest first."""
         free, pools = FreeGPUs(self.pools.values()), list(self.pools)
         out = []
