@@ -25,6 +25,13 @@ those of stage i no more together than its n_i places of w tokens hold (Little's
 That leaves fewer patterns, with which the least mean is greater, which leaves fewer again: until no pattern is
 left, or nothing changes any more. Only in the first case no flow has t.
 
+**Sums.** Stage by stage, patterns sum up: with n_pi stages of item i in pattern p, x_i = Σ_p z_p n_pi stages of a layer
+take GPUs, Y_i = Σ_p z_p y_pi pass them, and M_i = Σ_p z_p min(n_pi n_i w / t, y_pi longest) count against memory. So a
+linear program over x, Y and M that keeps every row above in sum bounds the least mean time from below, without
+a pattern. It is solved first: where it has no solution no flow has t, and otherwise patterns begin with its mean time::
+
+    Σ Y_i = L    Σ u_ia x_i ≤ N_a    Y_i ≤ most_i x_i    M_i ≤ x_i n_i w / t    M_i ≤ Y_i longest    Σ M_i ≥ L a
+
 **Links.** A way that leaves a site, whose links to others are slow, takes that much longer. Either all layers are held
 inside of a site, or each way that uses it crosses to another: its layers then take a share of that hop. So flows
 are told apart by the sites that hold all layers: every pattern has a stage of each of these. And where one stage
