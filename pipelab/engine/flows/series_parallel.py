@@ -38,7 +38,9 @@ _MOST_BLOCKS = 1_500  # multisets of stages in one part of the cluster, or block
 _MOST_PARTS = 8  # of a cluster between which crossings are planned
 _MOST_CROSSING_STAGES = 4  # stages at most that share one side of a crossing
 _PROGRAM_SECONDS = 10.0  # for one integer program
-_ANY_GAP = 1e3  # gap: the first answer ends it
+_LEAST_GAP = (
+    0.01  # of the layers held: what is held beyond the last one leaves room where layers differ
+)
 
 Key = tuple[int, ...]  # how many of each unit a block has
 Ends = tuple[int, int]  # entries and exits
@@ -302,7 +304,7 @@ class _BlockProgram:
         rows["layers"] = columns.rows(dict.fromkeys(self.roles, layers[None]), needed)
         whole = columns.sizes.keys() - {"place"}
         program = columns.program(objective, rows, upper=upper, integer=whole)
-        run = run_program(program, gap=_ANY_GAP, deadline=deadline.within(_PROGRAM_SECONDS))
+        run = run_program(program, gap=_LEAST_GAP, deadline=deadline.within(_PROGRAM_SECONDS))
         if run.x is None:
             return None
         chosen: list[tuple[float, int, FlowBlock]] = []
