@@ -147,8 +147,8 @@ class Patterns:
         run = run_program(stages.program({"stages": self._seconds * self._held}, rows))
         return given(run.objective) - self._hop
 
-    def rules_out(self, t: float, deadline: Deadline) -> bool:
-        """Return whether it is proven that no flow has t tokens/s."""
+    def rules_out(self, t: float, sums_only: bool, deadline: Deadline) -> bool:
+        """Return whether it is proven that no flow has t tokens/s, by patterns or by their sums alone."""
         # part of a flow has the same mean time
         mean = max((mean for less, mean in self._means.items() if less <= t), default=0.0)
         missing = float(self.layers)  # what a layer without a pattern costs
@@ -158,6 +158,8 @@ class Patterns:
                 return True
             self._means[t] = mean = least
             deadline.check()
+        if sums_only:
+            return False
         known, proven = list(self.known), mean
         for _ in range(_MOST_ROUNDS):
             deadline.check()
@@ -214,9 +216,8 @@ class Patterns:
             blocks["whole"] = group.rows(
                 {"stages": here, "missing": np.ones((len(here), 1))}, lower=layers
             )
-        objective = {"shares": -self._seconds / missing, "missing": -1.0}
-        run = run_program(group.program(objective, blocks))
-        return -given(run.objective) * missing - self._hop
+        run = run_program(group.program({"shares": -self._seconds, "missing": -missing}, blocks))
+        return -given(run.objective) - self._hop - missing * SOLVER  # as far as prices may be off
 
     def _most_shares(self, t: float, mean: float) -> np.ndarray:
         """The most of all that each item lets pass, as what passes others takes no longer than the longest way."""
@@ -338,14 +339,16 @@ class Cases:
         """Patterns of several stages that were found."""
         return sum(len(case.known) for case in self._cases)
 
-    def greatest(self, low: float, high: float, within: float, deadline: Deadline) -> float:
+    def greatest(
+        self, low: float, high: float, within: float, deadline: Deadline, sums_only: bool = False
+    ) -> float:
         """The least tokens/s that are known to be out of reach, to a share; `low` are in reach, `high` are not."""
         high = min(high, max(by_work(case.capacities) for case in self._cases) * (1 + SOLVER))
         low = min(max(low, self.alone), high)
         try:
             while high > low * (1 + within):
                 middle = (low + high) / 2
-                if all(case.rules_out(middle, deadline) for case in self._cases):
+                if all(case.rules_out(middle, sums_only, deadline) for case in self._cases):
                     high = middle
                 else:
                     low = middle

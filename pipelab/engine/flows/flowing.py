@@ -155,9 +155,11 @@ class _Flowing:
             stages = stages_of(self.problem, self.full, self.deadline)
             self._most = None if stages.more else stages.numbers[-1]
             cases = Cases(stages, math.inf if one.bound is None else one.bound)
-            self._prove(cases, _STEP if self.full else _BOUND_STEP)
-            if not self._done and not self._small():
+            self._prove(cases, _BOUND_STEP, sums_only=True)
+            if not self._done:
                 self._fan(stages)
+                self._prove(cases, _STEP if self.full else _BOUND_STEP)
+            if not self._done and not self._small():
                 self._search(stages)
                 self._move()
                 if not self._done and self.bound <= self.value * (1 + 2 * _STEP):
@@ -233,10 +235,10 @@ class _Flowing:
         )
         return several
 
-    def _prove(self, cases: Cases, within: float) -> None:
+    def _prove(self, cases: Cases, within: float, sums_only: bool = False) -> None:
         """Lower the bound until it is known to a share, or a third of the time is gone."""
         part = self.deadline.within(self.deadline.left / 3)
-        bound = cases.greatest(self.value, self.bound, within, part)
+        bound = cases.greatest(self.value, self.bound, within, part, sums_only)
         self.bound = max(min(bound, self.bound), self.value)
         self.size |= {"patterns": cases.number}
         self._note()
