@@ -53,7 +53,7 @@ from scipy.sparse.csgraph import connected_components
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.flows.capacities import Capacities, StagesByInFlight, by_work
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import VariableGroups
+from pipelab.engine.solvers.linear_program import RowBlock, VariableGroups
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.fields import given
 
@@ -194,30 +194,36 @@ class Patterns:
 
     def _summed(self, t: float, mean: float, missing: float) -> float:
         """Bound the mean time by one program, over the sums of each item over the patterns of all layers."""
-        size, layers = len(self._held), self.layers
-        group = VariableGroups({"stages": size, "shares": size, "kept": size, "missing": 1})
-        every, one, eye = np.ones((1, size)), [[1.0]], sp.eye_array(size)
-        most = -sp.diags_array(self._most_shares(t, mean))
-        blocks = {
-            "GPUs": group.rows({"stages": self._usage.T}, upper=self._all),
-            "pass": group.rows({"shares": every, "missing": one}, lower=layers, upper=layers),
-            "most": group.rows({"shares": eye, "stages": most}, upper=0.0),
-        }
-        if mean:
-            held = -sp.diags_array(np.minimum(self._places / t / mean, 1.0))
-            longest = eye * (-self._longest / mean)
-            blocks |= {
-                "places": group.rows({"kept": every, "missing": one}, lower=layers),
-                "kept": group.rows({"kept": eye, "stages": held}, upper=0.0),
-                "longest": group.rows({"kept": eye, "shares": longest}, upper=0.0),
-            }
-        if self.whole:
-            here = np.array(self._site == np.array(self.whole)[:, None], float)
-            blocks["whole"] = group.rows(
-                {"stages": here, "missing": np.ones((len(here), 1))}, lower=layers
-            )
+        columns = dict.fromkeys(("stages", "shares", "kept"), len(self._held)) | {"missing": 1}
+        group = VariableGroups(columns)
+        blocks = self._rows(group, self._most_shares(t, mean), t, mean, self.layers)
+        blocks["GPUs"] = group.rows({"stages": self._usage.T}, upper=self._all)
         run = run_program(group.program({"shares": -self._seconds, "missing": -missing}, blocks))
         return -given(run.objective) - self._hop - missing * SOLVER  # as far as prices may be off
+
+    def _rows(
+        self, group: VariableGroups, most: np.ndarray, t: float, mean: float, layers: float
+    ) -> dict[str, RowBlock]:
+        """What stages let pass and keep of so many layers, with those that are missing."""
+        eye, here = sp.eye_array(len(most)), self._site == np.array(self.whole)[:, None]
+
+        def together(columns: str, of: np.ndarray, upper: float = math.inf) -> RowBlock:
+            rest = {"missing": np.ones((len(of), 1))} if "missing" in group.sizes else {}
+            return group.rows({columns: of.astype(float)} | rest, layers, upper)
+
+        blocks = {
+            "pass": together("shares", np.ones((1, len(most))), layers),
+            "most": group.rows({"shares": eye, "stages": -sp.diags_array(most)}, upper=0.0),
+        }
+        if mean:
+            held = np.minimum(self._places / t / mean, 1.0)
+            longest = eye * (-self._longest / mean)
+            blocks |= {
+                "places": together("kept", np.ones((1, len(most)))),
+                "kept": group.rows({"kept": eye, "stages": -sp.diags_array(held)}, upper=0.0),
+                "longest": group.rows({"kept": eye, "shares": longest}, upper=0.0),
+            }
+        return blocks | ({"whole": together("stages", here)} if self.whole else {})
 
     def _most_shares(self, t: float, mean: float) -> np.ndarray:
         """The most of all that each item lets pass, as what passes others takes no longer than the longest way."""
@@ -261,23 +267,8 @@ class Patterns:
         """Two stages or more that let all pass, at the least price that is soon found, and a bound on the least."""
         size = len(prices)
         group = VariableGroups({"stages": size, "shares": size, "kept": size})
-        eye = sp.eye_array(size)
-        blocks = {
-            "pass": group.rows({"shares": np.ones((1, size))}, lower=1.0, upper=1.0),
-            "most": group.rows({"shares": eye, "stages": -sp.diags_array(most)}, upper=0.0),
-            "several": group.rows({"stages": np.ones((1, size))}, lower=2.0),
-        }
-        if mean:
-            held = np.minimum(self._places / t / mean, 1.0)
-            longest = eye * (-self._longest / mean)
-            blocks |= {
-                "places": group.rows({"kept": np.ones((1, size))}, lower=1.0),
-                "kept": group.rows({"kept": eye, "stages": -sp.diags_array(held)}, upper=0.0),
-                "longest": group.rows({"kept": eye, "shares": longest}, upper=0.0),
-            }
-        if self.whole:
-            here = self._site == np.array(self.whole)[:, None]
-            blocks["whole"] = group.rows({"stages": here.astype(float)}, lower=1.0)
+        blocks = self._rows(group, most, t, mean, 1.0)
+        blocks["several"] = group.rows({"stages": np.ones((1, size))}, lower=2.0)
         upper = {"stages": self._times, "shares": 1.0, "kept": 1.0 if mean else 0.0}
         objective = {"stages": -prices, "shares": -self._seconds}
         program = group.program(objective, blocks, upper=upper, integer=["stages"])
