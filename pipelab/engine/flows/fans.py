@@ -50,16 +50,16 @@ class Fan(NamedTuple):
 
 
 def fanned(blocks: Blocks, first: int) -> list[Stage]:
-    """Find the best such stages where this part has the first layers; none where some part has no stage."""
+    """Find the best such stages where this part has the first layers; none where a part has none, or is the only one."""
     units: list[list[Unit]] = [[] for _ in range(blocks.parts)]
     for unit in sorted(blocks.units, key=lambda unit: np.count_nonzero(unit.rates)):
         if unit.size == 1:
             units[unit.part] += [unit] * blocks.room(unit)
     others = [part for part in range(blocks.parts) if part != first]
     total, best = 0.0, list[tuple[Unit, range]]()
-    for leave, enter in product(range(1, _MOST_BESIDE + 1), repeat=2):
-        if leave > len(units[first]) or enter > min(len(units[part]) for part in others):
-            continue
+    fewest = min((len(units[part]) for part in others), default=0)
+    sides = (range(1, 1 + min(_MOST_BESIDE, number)) for number in (len(units[first]), fewest))
+    for leave, enter in product(*sides):
         here, there = Fan(units[first], leave), [Fan(units[part], enter) for part in others]
         links = leave * enter * blocks.between[first, others]
         carried = np.minimum([fan.rates()[::-1] for fan in there], links[:, None])

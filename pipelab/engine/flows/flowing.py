@@ -9,7 +9,7 @@ the ways through them. Whatever is found or proven is kept when time ends.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, product
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -139,17 +139,13 @@ class _Flowing:
         stopped = None
         try:
             several = None if self.full else self._deploy(time_limit)
-            if several is None:
-                one = self._solve(time_limit)
-            elif several.status == "infeasible":
-                return self._answer("infeasible", several.reason, None)
-            else:
+            if several is not None:
+                if several.status == "infeasible":
+                    return self._answer("infeasible", several.reason, None)
                 self.deadline.check()
-                one = self._solve(
-                    self.deadline.within(
-                        min(_PIPELINE_SECONDS, _PIPELINE_SHARE * self.deadline.left)
-                    ).left
-                )
+                part = min(_PIPELINE_SECONDS, _PIPELINE_SHARE * self.deadline.left)
+                time_limit = self.deadline.within(part).left
+            one = self._solve(time_limit)
             if one.status == "infeasible":  # any way of a flow alone would be a pipeline
                 return self._answer("infeasible", one.reason, None)
             stages = stages_of(self.problem, self.full, self.deadline)
@@ -269,14 +265,11 @@ class _Flowing:
 
     def _fan(self, stages: StagesByInFlight) -> None:
         """Flows that cross once between the parts of a cluster, planned again for the time that their ways take."""
-        mean = self._mean_seconds(self.held, self.ways)
-        for first in range(parts if (parts := self._blocks(stages, mean).parts) > 1 else 0):
-            seconds = mean
-            for _ in range(_MOST_PLANS):
-                _, taken = self._route(fanned(self._blocks(stages, seconds), first), seconds)
-                if not taken or taken == seconds:
-                    break
-                seconds = taken
+        seconds = self._mean_seconds(self.held, self.ways)
+        parts = self._blocks(stages, seconds).parts
+        for first, _ in product(range(parts), range(_MOST_PLANS)):
+            proposed = fanned(self._blocks(stages, seconds), first)
+            _, seconds = self._route(proposed, seconds)
 
     def _search(self, stages: StagesByInFlight) -> None:
         """One throughput after another: what blocks let pass that is known to be out of reach ends the search."""
@@ -339,10 +332,11 @@ class _Flowing:
             ]
         if self._most is None:  # memory does not count, but for weights
             return Held(stage, MOST_IN_FLIGHT) if self._numbers[key] else None
-        per_number = (
-            self.problem.workload.tokens / seconds if seconds and not self.full else math.inf
-        )
-        passed = {number: min(rate, number * per_number) for number, rate in self._numbers[key]}
+        free, tokens = self.full or not seconds, self.problem.workload.tokens
+        passed = {
+            number: rate if free else min(rate, number * tokens / seconds)
+            for number, rate in self._numbers[key]
+        }
         return Held(stage, max(passed, key=passed.__getitem__)) if passed else None
 
     def _move(self) -> None:
