@@ -50,7 +50,7 @@ class Fan(NamedTuple):
 
 
 def fanned(blocks: Blocks, first: int) -> list[Stage]:
-    """Find the best such stages where this part has the first layers; none where a part has none, or is the only one."""
+    """Find the best such stages where this part has the first layers; none where a part has none, or is alone."""
     units: list[list[Unit]] = [[] for _ in range(blocks.parts)]
     for unit in sorted(blocks.units, key=lambda unit: np.count_nonzero(unit.rates)):
         if unit.size == 1:

@@ -265,20 +265,20 @@ class _Flowing:
 
     def _fan(self, stages: StagesByInFlight) -> None:
         """Flows that cross once between the parts of a cluster, planned again for the time that their ways take."""
-        seconds = self._mean_seconds(self.held, self.ways)
+        seconds = self._mean_seconds(self.held, self.ways) or stages.least_seconds
         parts = self._blocks(stages, seconds).parts
         for first, _ in product(range(parts), range(_MOST_PLANS)):
             proposed = fanned(self._blocks(stages, seconds), first)
-            _, seconds = self._route(proposed, seconds)
+            seconds = self._route(proposed, seconds)[1] or seconds  # none where nothing is carried
 
     def _search(self, stages: StagesByInFlight) -> None:
         """One throughput after another: what blocks let pass that is known to be out of reach ends the search."""
         for times in (1.0,) if self.full else _PLANNED_TIME_FACTORS:
-            first = times * self._mean_seconds(self.held, self.ways)
+            mean = self._mean_seconds(self.held, self.ways) or stages.least_seconds
             low, high = self.value, self.bound
             while high > low * (1 + (_STEP if self.full else _PLANNED_STEP)) and not self._done:
                 middle = (low + high) / 2
-                if self._reached(middle, stages, first):
+                if self._reached(middle, stages, times * mean):
                     low = max(middle, self.value)
                 else:
                     high = middle
