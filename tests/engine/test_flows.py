@@ -19,8 +19,10 @@ from pipelab.engine.deadline import NEVER
 from pipelab.engine.flows import flowing
 from pipelab.engine.flows.bounds import Cases
 from pipelab.engine.flows.capacities import stages_of
+from pipelab.engine.flows.fans import fanned
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
+from pipelab.engine.flows.series_parallel import Blocks
 from pipelab.flows import Held, Way, exhaustive_flow, greatest_flow
 from pipelab.placement import Stage
 
@@ -130,7 +132,7 @@ def test_rates_equal_brute_force(seed):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("seed", [32, 13, 24, 11, *range(100, 400)])
+@pytest.mark.parametrize("seed", [32, 13, 129, 103, 24, 11, *range(130, 430)])
 def test_what_all_in_flight_have_memory_for_equals_the_definition(seed):
     """Memory that binds, several GPUs to a stage, nodes, or sites; the bound by patterns is not below it."""
     problem = [
@@ -147,7 +149,8 @@ def test_what_all_in_flight_have_memory_for_equals_the_definition(seed):
     assert found.throughput == pytest.approx(best, rel=1e-5)
     assert found.throughput >= pl.deploy(problem).throughput * (1 - 1e-6)
     cases = Cases(stages_of(problem, False, NEVER), pl.solve(problem).bound)
-    assert cases.greatest(0.0, math.inf, 1e-3, NEVER) >= best * (1 - 1e-6)
+    for sums_only in (True, False):
+        assert cases.greatest(0.0, math.inf, 1e-3, NEVER, sums_only) >= best * (1 - 1e-6)
 
 
 MOVED = (36, 44, 64, 88)  # slow links, which blocks do not see: one stage is moved
@@ -229,6 +232,42 @@ def test_an_answer_says_what_goes_where(small):
     assert frame["carried_tokens_per_s"].max() == pytest.approx(33_333 + 1 / 3)
     assert json.loads(json.dumps(best.to_dict()))["stages"][0]["first_layer"] == 1
     assert best.evaluation.to_frame()["busy"].max() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("seed", [17, 18, *range(17)])
+def test_parts_side_by_side_carry_what_one_crossing_allows(seed):
+    """Part 0 has the first layers, its last `leave` stages side by side; `enter` stages of each other part follow."""
+    rng = np.random.default_rng(seed)
+    count, held, ms = rng.integers(1, 5, 3), rng.integers(3, 7, 3), rng.integers(1, 5, 3)
+    part, between = np.repeat(np.arange(3), count), float(rng.choice([1_000, 3_000, 9_000]))
+    links = np.where(part[:, None] == part, 1e6, between) * (1 - np.eye(len(part)))
+    gpus = [pl.GPU(f"T{k}", float(held[k])) for k in part]
+    times = pl.LayerTimes({f"T{k}": float(ms[k]) for k in range(3)})
+    model = pl.Model("random", 9, 1000, 4000, 1.0, bytes_per_element=2)
+    cluster = pl.Cluster(gpus, links * LEAST_MBYTE * 0.2 / 100)
+    problem = pl.Problem(cluster, model, pl.Workload(100, 1), times)
+
+    def rate(k, beside, layers):
+        """The greatest at which the stages of a part hold so many layers."""
+
+        def longest(t):
+            return min(held[k], int(1e5 / (ms[k] * t) + 1e-9))
+
+        rates = [1e5 / (ms[k] * n) for n in range(1, held[k] + 1)]
+        enough = [
+            t for t in rates if (count[k] - beside) * longest(t) + longest(t / beside) >= layers
+        ]
+        return max(enough, default=0.0)
+
+    sides = itertools.product(range(1, count[0] + 1), range(1, min(count[1:]) + 1), range(1, 9))
+    best = max(
+        min(rate(0, x, m), sum(min(rate(k, e, 9 - m), x * e * between) for k in (1, 2)))
+        for x, e, m in sides
+    )
+    of = stages_of(problem, True, NEVER)
+    blocks = Blocks(instance=of.instance, capacities=of.at(0), within=1e5, deadline=NEVER)
+    routing = Routing(problem, [Held(stage, 1) for stage in fanned(blocks, 0)], full=True)
+    assert total(routing.ways(0.0, NEVER)) >= best * (1 - 1e-6)
 
 
 def two_sites(mbytes):

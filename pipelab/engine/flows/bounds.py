@@ -25,6 +25,13 @@ those of stage i no more together than its n_i places of w tokens hold (Little's
 That leaves fewer patterns, with which the least mean is greater, which leaves fewer again: until no pattern is
 left, or nothing changes any more. Only in the first case no flow has t.
 
+**Sums.** Stage by stage, patterns sum up: with n_pi stages of item i in pattern p, x_i = Σ_p z_p n_pi stages of a layer
+take GPUs, Y_i = Σ_p z_p y_pi pass them, and M_i = Σ_p z_p min(n_pi n_i w / t, y_pi longest) count against memory. So a
+linear program over x, Y and M that keeps every row above in sum bounds the least mean time from below, without
+a pattern. It is solved first: where it has no solution no flow has t, and otherwise patterns begin with its mean time::
+
+    Σ Y_i = L    Σ u_ia x_i ≤ N_a    Y_i ≤ most_i x_i    M_i ≤ x_i n_i w / t    M_i ≤ Y_i longest    Σ M_i ≥ L a
+
 **Links.** A way that leaves a site, whose links to others are slow, takes that much longer. Either all layers are held
 inside of a site, or each way that uses it crosses to another: its layers then take a share of that hop. So flows
 are told apart by the sites that hold all layers: every pattern has a stage of each of these. And where one stage
@@ -46,7 +53,7 @@ from scipy.sparse.csgraph import connected_components
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.flows.capacities import Capacities, StagesByInFlight, by_work
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import VariableGroups
+from pipelab.engine.solvers.linear_program import RowBlock, VariableGroups
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.fields import given
 
@@ -140,12 +147,20 @@ class Patterns:
         run = run_program(stages.program({"stages": self._seconds * self._held}, rows))
         return given(run.objective) - self._hop
 
-    def rules_out(self, t: float, deadline: Deadline) -> bool:
-        """Return whether it is proven that no flow has t tokens/s."""
+    def rules_out(self, t: float, sums_only: bool, deadline: Deadline) -> bool:
+        """Return whether it is proven that no flow has t tokens/s, by patterns or by their sums alone."""
         # part of a flow has the same mean time
         mean = max((mean for less, mean in self._means.items() if less <= t), default=0.0)
         missing = float(self.layers)  # what a layer without a pattern costs
-        known, proven, fault = list(self.known), mean, missing * SOLVER
+        fault = missing * SOLVER
+        while (least := self._summed(t, mean, missing)) > max(mean * _SAME_MEAN_FACTOR, fault):
+            if least > self._longest + fault:
+                return True
+            self._means[t] = mean = least
+            deadline.check()
+        if sums_only:
+            return False
+        known, proven = list(self.known), mean
         for _ in range(_MOST_ROUNDS):
             deadline.check()
             most = self._most_shares(t, mean)
@@ -176,6 +191,39 @@ class Patterns:
             self.known[new] = None
             known.append(new)
         return False
+
+    def _summed(self, t: float, mean: float, missing: float) -> float:
+        """Bound the mean time by one program, over the sums of each item over the patterns of all layers."""
+        columns = dict.fromkeys(("stages", "shares", "kept"), len(self._held)) | {"missing": 1}
+        group = VariableGroups(columns)
+        blocks = self._rows(group, self._most_shares(t, mean), t, mean, self.layers)
+        blocks["GPUs"] = group.rows({"stages": self._usage.T}, upper=self._all)
+        run = run_program(group.program({"shares": -self._seconds, "missing": -missing}, blocks))
+        return -given(run.objective) - self._hop - missing * SOLVER  # as far as prices may be off
+
+    def _rows(
+        self, group: VariableGroups, most: np.ndarray, t: float, mean: float, layers: float
+    ) -> dict[str, RowBlock]:
+        """What stages let pass and keep of so many layers, with those that are missing."""
+        eye, here = sp.eye_array(len(most)), self._site == np.array(self.whole)[:, None]
+
+        def together(columns: str, of: np.ndarray, upper: float = math.inf) -> RowBlock:
+            rest = {"missing": np.ones((len(of), 1))} if "missing" in group.sizes else {}
+            return group.rows({columns: of.astype(float)} | rest, layers, upper)
+
+        blocks = {
+            "pass": together("shares", np.ones((1, len(most))), layers),
+            "most": group.rows({"shares": eye, "stages": -sp.diags_array(most)}, upper=0.0),
+        }
+        if mean:
+            held = np.minimum(self._places / t / mean, 1.0)
+            longest = eye * (-self._longest / mean)
+            blocks |= {
+                "places": together("kept", np.ones((1, len(most)))),
+                "kept": group.rows({"kept": eye, "stages": -sp.diags_array(held)}, upper=0.0),
+                "longest": group.rows({"kept": eye, "shares": longest}, upper=0.0),
+            }
+        return blocks | ({"whole": together("stages", here)} if self.whole else {})
 
     def _most_shares(self, t: float, mean: float) -> np.ndarray:
         """The most of all that each item lets pass, as what passes others takes no longer than the longest way."""
@@ -219,23 +267,8 @@ class Patterns:
         """Two stages or more that let all pass, at the least price that is soon found, and a bound on the least."""
         size = len(prices)
         group = VariableGroups({"stages": size, "shares": size, "kept": size})
-        eye = sp.eye_array(size)
-        blocks = {
-            "pass": group.rows({"shares": np.ones((1, size))}, lower=1.0, upper=1.0),
-            "most": group.rows({"shares": eye, "stages": -sp.diags_array(most)}, upper=0.0),
-            "several": group.rows({"stages": np.ones((1, size))}, lower=2.0),
-        }
-        if mean:
-            held = np.minimum(self._places / t / mean, 1.0)
-            longest = eye * (-self._longest / mean)
-            blocks |= {
-                "places": group.rows({"kept": np.ones((1, size))}, lower=1.0),
-                "kept": group.rows({"kept": eye, "stages": -sp.diags_array(held)}, upper=0.0),
-                "longest": group.rows({"kept": eye, "shares": longest}, upper=0.0),
-            }
-        if self.whole:
-            here = self._site == np.array(self.whole)[:, None]
-            blocks["whole"] = group.rows({"stages": here.astype(float)}, lower=1.0)
+        blocks = self._rows(group, most, t, mean, 1.0)
+        blocks["several"] = group.rows({"stages": np.ones((1, size))}, lower=2.0)
         upper = {"stages": self._times, "shares": 1.0, "kept": 1.0 if mean else 0.0}
         objective = {"stages": -prices, "shares": -self._seconds}
         program = group.program(objective, blocks, upper=upper, integer=["stages"])
@@ -297,14 +330,16 @@ class Cases:
         """Patterns of several stages that were found."""
         return sum(len(case.known) for case in self._cases)
 
-    def greatest(self, low: float, high: float, within: float, deadline: Deadline) -> float:
+    def greatest(
+        self, low: float, high: float, within: float, deadline: Deadline, sums_only: bool = False
+    ) -> float:
         """The least tokens/s that are known to be out of reach, to a share; `low` are in reach, `high` are not."""
         high = min(high, max(by_work(case.capacities) for case in self._cases) * (1 + SOLVER))
         low = min(max(low, self.alone), high)
         try:
             while high > low * (1 + within):
                 middle = (low + high) / 2
-                if all(case.rules_out(middle, deadline) for case in self._cases):
+                if all(case.rules_out(middle, sums_only, deadline) for case in self._cases):
                     high = middle
                 else:
                     low = middle

@@ -9,7 +9,7 @@ the ways through them. Whatever is found or proven is kept when time ends.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, product
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.flows.bounds import Cases
 from pipelab.engine.flows.capacities import StagesByInFlight, stages_of
 from pipelab.engine.flows.exact import every_option, exact_flow
+from pipelab.engine.flows.fans import fanned
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
 from pipelab.engine.flows.series_parallel import Blocks
@@ -138,23 +139,22 @@ class _Flowing:
         stopped = None
         try:
             several = None if self.full else self._deploy(time_limit)
-            if several is None:
-                one = self._solve(time_limit)
-            elif several.status == "infeasible":
-                return self._answer("infeasible", several.reason, None)
-            else:
+            if several is not None:
+                if several.status == "infeasible":
+                    return self._answer("infeasible", several.reason, None)
                 self.deadline.check()
-                one = self._solve(
-                    self.deadline.within(
-                        min(_PIPELINE_SECONDS, _PIPELINE_SHARE * self.deadline.left)
-                    ).left
-                )
+                part = min(_PIPELINE_SECONDS, _PIPELINE_SHARE * self.deadline.left)
+                time_limit = self.deadline.within(part).left
+            one = self._solve(time_limit)
             if one.status == "infeasible":  # any way of a flow alone would be a pipeline
                 return self._answer("infeasible", one.reason, None)
             stages = stages_of(self.problem, self.full, self.deadline)
             self._most = None if stages.more else stages.numbers[-1]
             cases = Cases(stages, math.inf if one.bound is None else one.bound)
-            self._prove(cases, _STEP if self.full else _BOUND_STEP)
+            self._prove(cases, _BOUND_STEP, sums_only=True)
+            if not self._done:
+                self._fan(stages)
+                self._prove(cases, _STEP if self.full else _BOUND_STEP)
             if not self._done and not self._small():
                 self._search(stages)
                 self._move()
@@ -231,10 +231,10 @@ class _Flowing:
         )
         return several
 
-    def _prove(self, cases: Cases, within: float) -> None:
+    def _prove(self, cases: Cases, within: float, sums_only: bool = False) -> None:
         """Lower the bound until it is known to a share, or a third of the time is gone."""
         part = self.deadline.within(self.deadline.left / 3)
-        bound = cases.greatest(self.value, self.bound, within, part)
+        bound = cases.greatest(self.value, self.bound, within, part, sums_only)
         self.bound = max(min(bound, self.bound), self.value)
         self.size |= {"patterns": cases.number}
         self._note()
@@ -254,14 +254,31 @@ class _Flowing:
             self._note()
         return True
 
+    def _blocks(self, stages: StagesByInFlight, seconds: float) -> Blocks:
+        """What stages let pass where a way takes so long."""
+        return Blocks(
+            instance=stages.instance,
+            capacities=stages.at(max(stages.least_seconds, seconds)),
+            within=self.bound,
+            deadline=self.deadline,
+        )
+
+    def _fan(self, stages: StagesByInFlight) -> None:
+        """Flows that cross once between the parts of a cluster, planned again for the time that their ways take."""
+        seconds = self._mean_seconds(self.held, self.ways) or stages.least_seconds
+        parts = self._blocks(stages, seconds).parts
+        for first, _ in product(range(parts), range(_MOST_PLANS)):
+            proposed = fanned(self._blocks(stages, seconds), first)
+            seconds = self._route(proposed, seconds)[1] or seconds  # none where nothing is carried
+
     def _search(self, stages: StagesByInFlight) -> None:
         """One throughput after another: what blocks let pass that is known to be out of reach ends the search."""
         for times in (1.0,) if self.full else _PLANNED_TIME_FACTORS:
-            first = times * self._mean_seconds(self.held, self.ways)
+            mean = self._mean_seconds(self.held, self.ways) or stages.least_seconds
             low, high = self.value, self.bound
             while high > low * (1 + (_STEP if self.full else _PLANNED_STEP)) and not self._done:
                 middle = (low + high) / 2
-                if self._reached(middle, stages, first):
+                if self._reached(middle, stages, times * mean):
                     low = max(middle, self.value)
                 else:
                     high = middle
@@ -272,13 +289,7 @@ class _Flowing:
         Memory is planned for ways of so many seconds, and again for more where those of the proposal take longer.
         """
         for _ in range(_MOST_PLANS):
-            capacities = stages.at(max(stages.least_seconds, seconds))
-            blocks = Blocks(
-                instance=stages.instance,
-                capacities=capacities,
-                within=self.bound,
-                deadline=self.deadline,
-            )
+            blocks = self._blocks(stages, seconds)
             self.size |= {"blocks": sum(len(table.rates) for table in blocks.tables.values())}
             proposed = blocks.at(t)
             self.asked += 1
@@ -321,10 +332,11 @@ class _Flowing:
             ]
         if self._most is None:  # memory does not count, but for weights
             return Held(stage, MOST_IN_FLIGHT) if self._numbers[key] else None
-        per_number = (
-            self.problem.workload.tokens / seconds if seconds and not self.full else math.inf
-        )
-        passed = {number: min(rate, number * per_number) for number, rate in self._numbers[key]}
+        free, tokens = self.full or not seconds, self.problem.workload.tokens
+        passed = {
+            number: rate if free else min(rate, number * tokens / seconds)
+            for number, rate in self._numbers[key]
+        }
         return Held(stage, max(passed, key=passed.__getitem__)) if passed else None
 
     def _move(self) -> None:

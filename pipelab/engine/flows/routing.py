@@ -149,16 +149,12 @@ class Routing:
         number = len(self.held)
         busy, places, links = np.split(prices, [number, 2 * number])
         guesses = {(round(self.seconds(w), 9), round(sum(places[v] for v in w), 12)) for w in ways}
-        out = set()
+        price_of, out = dict(zip(self.links, links, strict=True)), set()
         for seconds, kept in guesses:
             stage_cost = busy + seconds * places + kept * np.array([s for _, s in self.times])
-            hops = {
-                hop: price + kept * link[1]
-                for (hop, link), price in zip(self.links.items(), links, strict=True)
-            }
+            hops = {hop: price_of[hop] + kept * took for hop, (_, took) in self.links.items()}
             way = self._shortest(stage_cost, hops)
             cost = sum(busy[v] for v in way) + self.seconds(way) * sum(places[v] for v in way)
-            price_of = dict(zip(self.links, links, strict=True))
             if cost + sum(price_of[hop] for hop in pairwise(way)) < 1 - _LEAST_GAIN:
                 out.add(way)
         return out

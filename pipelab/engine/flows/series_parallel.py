@@ -38,7 +38,9 @@ _MOST_BLOCKS = 1_500  # multisets of stages in one part of the cluster, or block
 _MOST_PARTS = 8  # of a cluster between which crossings are planned
 _MOST_CROSSING_STAGES = 4  # stages at most that share one side of a crossing
 _PROGRAM_SECONDS = 10.0  # for one integer program
-_ANY_GAP = 1e3  # gap: the first answer ends it
+_LEAST_GAP = (
+    0.01  # of the layers held: what is held beyond the last one leaves room where layers differ
+)
 
 Key = tuple[int, ...]  # how many of each unit a block has
 Ends = tuple[int, int]  # entries and exits
@@ -201,7 +203,7 @@ class Blocks:
         out = {}
         for part in range(self.parts):
             units = [unit for unit in self.units if unit.part == part]
-            counts = [self._room(unit) for unit in units]
+            counts = [self.room(unit) for unit in units]
             out[part] = _Tables(units, counts, self.parts > 1, self.deadline)
         return out
 
@@ -210,7 +212,7 @@ class Blocks:
         """How many there are."""
         return int(self.part_of.max()) + 1
 
-    def _room(self, unit: Unit) -> int:
+    def room(self, unit: Unit) -> int:
         """How many such units the nodes have room for."""
         return sum(len(node) // unit.size for node in self.pools[unit.part, unit.type])
 
@@ -235,9 +237,9 @@ class Blocks:
             start += block.layers
         # What is held beyond the last layer is not needed.
         kept = [(unit, range(span.start, min(span.stop, layers))) for unit, span in spread]
-        return self._on_gpus([(unit, span) for unit, span in kept if span])
+        return self.on_gpus([(unit, span) for unit, span in kept if span])
 
-    def _on_gpus(self, spread: Sequence[tuple[Unit, range]]) -> list[Stage]:
+    def on_gpus(self, spread: Sequence[tuple[Unit, range]]) -> list[Stage]:
         """Each stage on GPUs of its own, the largest first."""
         free, pools = FreeGPUs(self.pools.values()), list(self.pools)
         out = []
@@ -302,7 +304,7 @@ class _BlockProgram:
         rows["layers"] = columns.rows(dict.fromkeys(self.roles, layers[None]), needed)
         whole = columns.sizes.keys() - {"place"}
         program = columns.program(objective, rows, upper=upper, integer=whole)
-        run = run_program(program, gap=_ANY_GAP, deadline=deadline.within(_PROGRAM_SECONDS))
+        run = run_program(program, gap=_LEAST_GAP, deadline=deadline.within(_PROGRAM_SECONDS))
         if run.x is None:
             return None
         chosen: list[tuple[float, int, FlowBlock]] = []
