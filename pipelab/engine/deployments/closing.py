@@ -31,7 +31,6 @@ _LABELS_FACTOR = 5  # from one list to the next
 # A list is soon complete if its steps grow by less than this share of what its labels do.
 _COMPLETING_GROWTH = 0.6
 _MOST_LISTING_STEPS = 600_000_000  # some twenty seconds
-_SMALL_OPEN_SHARE = 0.05
 _RATES_FOR_KAPPAS = 64  # those of most profit say at which prices of a second labels are compared
 _FEW_MIXES = 5_000
 
@@ -48,12 +47,17 @@ class ClosingSearch(DeploymentSearch):
     _least: tuple[Prices, dict[Offer, LeastPrices]] | None = None
     _covered: dict[Offer, float] = field(default_factory=dict)  # at these prices, tokens/s
 
-    def close_gap(self) -> None:
+    def close_gap(self, most_labels: int = MOST_LABELS) -> None:
         """List the pipelines that a better deployment could have, and solve the whole program over them.
 
         The first list takes the gap for small: few pipelines are that near to the price of their GPUs, and if the
         best deployment of these leaves no wider gap, it is the best of all. Otherwise lists grow, first in what they
         keep and then in slack, until one is complete for the gap that is open, or too long.
+
+        Parameters
+        ----------
+        most_labels : int
+            Those that the longest list keeps at each boundary.
 
         Raises
         ------
@@ -62,7 +66,6 @@ class ClosingSearch(DeploymentSearch):
         """
         if self.finished:
             return
-        self.settled = self.settled or self._settle_by_full_pipelines()
         if len(self.goal.pools) > 1 and not self.finished:
             self._list_one_pool([*self.goal.pools][-1])
         few, bound = are_few_mixes(self.goal.counts.tolist()), given(self.prices).bound
@@ -78,14 +81,14 @@ class ClosingSearch(DeploymentSearch):
                 return
             if complete:
                 near, labels = _SLACK_FACTOR * near, _FIRST_LABELS
-            elif labels >= MOST_LABELS or self.steps - known == last:  # no label was left out
+            elif labels >= most_labels or self.steps - known == last:  # no label was left out
                 break
             elif self.steps > _MOST_LISTING_STEPS:
                 return
             elif few or 0 < self.steps - known < _COMPLETING_GROWTH * _LABELS_FACTOR * last:
-                labels = MOST_LABELS
+                labels = most_labels
             elif self.value != before or labels == _FIRST_LABELS:
-                labels = _LABELS_FACTOR * labels
+                labels = min(_LABELS_FACTOR * labels, most_labels)
             else:
                 break
             last = self.steps - known
@@ -303,35 +306,6 @@ class ClosingSearch(DeploymentSearch):
                 if column.rate < rate * (1 - ONE_ANSWER):
                     loose = min(loose, float(prices @ mix) - rate)
         return slack, loose
-
-    def _settle_by_full_pipelines(self) -> bool:
-        """Return whether no deployment is better even if all pipelines are full with memory for one microbatch."""
-        listed = list[PipelineColumn]()
-        for offer in self.offers:
-            if self.prices is None or offer.tokens < np.inf or self.open > _SMALL_OPEN_SHARE:
-                return False
-            slack = self.prices.as_rate(offer.pool, self.slack)
-            per_gpu = self.prices.per_gpu(offer.pool)
-            listing = Listing(offer, per_gpu, slack, self.deadline, _FIRST_LABELS)
-            listed += [
-                PipelineColumn(rate=rate, gpus=gpus, offer=offer, stages=stages)
-                for rate, gpus, stages in listing.pipelines()
-            ]
-            self.steps += listing.steps
-            if listing.covered < slack:
-                return False
-        if not listed:
-            return bool(self.offers)
-        run = solve_whole_program(self.goal, listed, self.deadline.within(ROUNDING_SECONDS))
-        if run.x is None or run.status != "optimal":
-            return run.status == "infeasible"
-        full = as_often_as_chosen(listed, run.x)
-        attained = [c._replace(rate=c.offer.attained(c.stages)) for c in full]
-        self.keep_if_better(attained)
-        for column in attained:
-            self.add_column(column)
-        most, value = self.goal.value(full), given(self.value)
-        return most * (1 - ONE_ANSWER) <= value <= most * (1 + ONE_ANSWER)
 
     def generate_alone(self) -> None:
         """Find the best pipeline alone by branch and bound over offers.

@@ -122,6 +122,17 @@ class Generation(ClosingSearch):
         shares = np.max([offer.table.shares(0.0) for offer in self.offers], axis=0)
         return int(float(shares @ self.goal.counts) / len(self.offers[0].span) + SOLVER)
 
+    @property
+    def overdraws(self) -> bool:
+        """Whether the relaxation has paths of more GPUs of a class than there are."""
+        master = solve_relaxation(self.goal, self.columns)
+        if master is None:
+            return False
+        return any(
+            number > SOLVER and not column.exists
+            for column, number in zip(self.columns, master.number, strict=True)
+        )
+
     def generate(self, halving: bool = True) -> None:
         """Solve master program and pricing problem in turn until they agree, and then the whole program for a while.
 
@@ -158,9 +169,6 @@ class Generation(ClosingSearch):
                 self.solve_whole_for(ROUNDING_SECONDS)
                 wide = [o for o in self.offers if o.numbers == ALL_NUMBERS and o in self._loose]
                 if not wide or not self._halving or self.open <= _SHARE_LEFT_TO_LISTING:
-                    break
-                self.settled = self._settle_by_full_pipelines()
-                if self.settled:
                     break
                 for offer in wide:
                     self.halve(offer)

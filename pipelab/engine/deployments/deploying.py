@@ -38,7 +38,7 @@ from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
-from pipelab.engine.deployments.closing import are_few_mixes
+from pipelab.engine.deployments.closing import MOST_LABELS, are_few_mixes
 from pipelab.engine.deployments.column_generation import Generation
 from pipelab.engine.deployments.master_program import DeploymentGoal, PipelineColumn
 from pipelab.engine.deployments.mix_bounds import MixSearch
@@ -75,6 +75,9 @@ _MORE_RATE_FACTOR = 1.1  # which a larger batch has to bring
 _ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads; and for those of parts of the GPUs
 _SMALL_OPEN_SHARE = 0.02  # mixes need no bound
 _MOST_PARTS, _PARTS_BEFORE_MIXES = 8, 2  # of which the best pipelines are found
+_SOME_LABELS = (
+    1_000  # of lists where paths want more GPUs than there are, before pricing that counts them
+)
 _ALONE_TIME_SHARE = 0.4  # at most, of the time limit
 _LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
 _REQUEST_BATCHES = tuple(2**i for i in range(9))  # batch sizes where requests are served
@@ -365,7 +368,12 @@ class _Deploying:
         able = self._keep_able(offers)
         if not able:
             return self.none(self._why_none(offers))
-        merged, packed = self._best(able)
+        try:
+            merged, packed = self._best(able)
+        except TooLarge as error:
+            if not able[0].merged:
+                raise
+            merged, packed = self._simple(None, str(error)), False
         left_open = able[0].merged and merged.stopped_by == "list limit"
         nodes = Counter((gpu.type, gpu.node) for gpu in self.problem.cluster.gpus)
         if packed and not (left_open and are_few_mixes(nodes.values())):
@@ -462,11 +470,12 @@ class _Deploying:
                 parts.add_pipelines(_MOST_PARTS)
             if not few:
                 generation.generate()
-            generation.close_gap()
+            overdraws = self.limits is None and generation.overdraws
+            generation.close_gap(_SOME_LABELS if overdraws else MOST_LABELS)
             if not generation.finished:
                 bound = generation.bound
                 generation.generate_exactly()
-                if generation.bound != bound:
+                if overdraws or generation.bound != bound:
                     generation.close_gap()
         except Ended as end:
             generation.round_relaxation()
@@ -594,7 +603,7 @@ class _Deploying:
             return why_no_layer_fits(self.problem)
         return why_too_few(self.problem, held, "listing every pipeline")
 
-    def _simple(self, ended: str, reason: str) -> Deployment:
+    def _simple(self, ended: str | None, reason: str) -> Deployment:
         """Answer a search that ended without a deployment: with the best single pipeline if that serves the load."""
         alone = self._best_alone()
         return self._deployment(alone, None, ended, "" if alone else reason)

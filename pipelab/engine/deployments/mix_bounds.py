@@ -103,6 +103,9 @@ class MixSearch:
         """Return the mixes of the whole program; none if none were found in time."""
         generation = self.generation
         near = [m for m in mixes if given(generation.prices).profit(m) >= -generation.slack]
+        if not near:  # no deployment is better than the best
+            generation.bound_by_list(generation.slack, None, "mixes of GPUs")
+            return []
         until = generation.deadline.within(ROUNDING_SECONDS)
         run = solve_whole_program(generation.goal, near, until)
         if run.x is None:

@@ -10,6 +10,7 @@ answer if its stages can be packed into nodes, always where stages have 1, 2, 4,
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,15 @@ from pipelab.engine.deadline import Deadline
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.timing import timed
 from pipelab.engine.in_flight import Range, compiled, numbers_of
-from pipelab.engine.instance import Groups, Instance, apart, by_class, instance_of, with_memory_for
+from pipelab.engine.instance import (
+    Groups,
+    Instance,
+    apart,
+    by_class,
+    instance_of,
+    with_memory_for,
+    without_node,
+)
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
@@ -55,9 +64,10 @@ def first_offers(
     """
     numbers = numbers_of(problems[0])
     if not keep_nodes_apart:
-        merged = _offers(problems, numbers, deadline, True, limits)
-        if merged and not any(map(_link_binds, merged)):
-            return merged
+        with suppress(TooLarge):
+            merged = _offers(problems, numbers, deadline, True, limits)
+            if merged and not any(map(_link_binds, merged)):
+                return merged
     return _offers(problems, numbers, deadline, False, limits)
 
 
@@ -173,6 +183,16 @@ def _merged(instance: Instance) -> Groups:
     keys: dict[tuple, list[int]] = {}
     for a, members in enumerate(classes.members):
         keys.setdefault((int(instance.type_of[a]), int(label[members[0]])), []).append(a)
+    kinds, members = problem.cluster.kinds, classes.members
+    bare = {
+        (without_node(kinds[k]), label[gpus[0]])
+        for k, gpus in zip(classes.kind, members, strict=True)
+    }
+    if len(keys) > len(bare):
+        # with another number in flight, or of another workload, they may be fewer classes
+        raise TooLarge(
+            "some stage is slower inside a node than across: each node is of a class of its own"
+        )
     first = [classes_of_key[0] for classes_of_key in keys.values()]
     shape = len(keys), len(keys)
     bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
