@@ -187,7 +187,7 @@ class Routing:
         for hop, (rate, _) in self.links.items():
             carried = math.fsum(way.rate for way in flow if hop in pairwise(way.stages))
             over = max(over, carried / rate)
-        return [Way(way.stages, way.rate / over) for way in flow]
+        return [Way(way.stages, float(way.rate / over)) for way in flow]
 
 
 def _peeled(left: dict[tuple[int, int], float], end: int) -> list[tuple[tuple[int, ...], float]]:
