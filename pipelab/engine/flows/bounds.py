@@ -140,10 +140,8 @@ class Patterns:
     def _longest(self) -> float:
         """No way takes longer by its layers: its stages are on GPUs of their own, and it passes each layer once."""
         stages = VariableGroups({"stages": len(self._held)})
-        rows = {
-            "GPUs": stages.rows({"stages": self._usage.T * self._held}, upper=self._all),
-            "layers": stages.rows({"stages": self._held[None]}, upper=self.layers),
-        }
+        rows = {"GPUs": stages.rows({"stages": self._usage.T * self._held}, upper=self._all)}
+        rows["layers"] = stages.rows({"stages": self._held[None]}, upper=self.layers)
         run = run_program(stages.program({"stages": self._seconds * self._held}, rows))
         return given(run.objective) - self._hop
 
@@ -167,10 +165,8 @@ class Patterns:
             known = [pattern for pattern in known if self._fits(pattern, t, mean)]
             single = (most >= 1 - LAST_BITS) & (self._places >= t * mean * (1 - SOLVER))
             single &= np.array([set(self.whole) <= {site} for site in self._site], dtype=bool)
-            alone = [
-                Pattern(items=(i,), times=(1,), shares=(1.0,))
-                for i in np.flatnonzero(single).tolist()
-            ]
+            items = np.flatnonzero(single).tolist()
+            alone = [Pattern(items=(i,), times=(1,), shares=(1.0,)) for i in items]
             value, price, premium, used = self._master(alone + known, missing, t)
             if value <= fault or (used and all(self._fits(p, t, value - self._hop) for p in used)):
                 return False  # these patterns have places for the mean time that they take
@@ -211,18 +207,19 @@ class Patterns:
             rest = {"missing": np.ones((len(of), 1))} if "missing" in group.sizes else {}
             return group.rows({columns: of.astype(float)} | rest, layers, upper)
 
+        def at_most(columns: str, of: str, times: np.ndarray) -> RowBlock:
+            return group.rows({columns: eye, of: -sp.diags_array(times)}, upper=0.0)
+
+        every = np.ones((1, len(most)))
         blocks = {
-            "pass": together("shares", np.ones((1, len(most))), layers),
-            "most": group.rows({"shares": eye, "stages": -sp.diags_array(most)}, upper=0.0),
+            "pass": together("shares", every, layers),
+            "most": at_most("shares", "stages", most),
         }
         if mean:
-            held = np.minimum(self._places / t / mean, 1.0)
-            longest = eye * (-self._longest / mean)
-            blocks |= {
-                "places": together("kept", np.ones((1, len(most)))),
-                "kept": group.rows({"kept": eye, "stages": -sp.diags_array(held)}, upper=0.0),
-                "longest": group.rows({"kept": eye, "shares": longest}, upper=0.0),
-            }
+            blocks["places"] = together("kept", every)
+            blocks["kept"] = at_most("kept", "stages", np.minimum(self._places / t / mean, 1.0))
+            longest = np.full(len(most), self._longest / mean)
+            blocks["longest"] = at_most("kept", "shares", longest)
         return blocks | ({"whole": together("stages", here)} if self.whole else {})
 
     def _most_shares(self, t: float, mean: float) -> np.ndarray:
@@ -249,11 +246,10 @@ class Patterns:
         several = np.array([[float(sum(p.times) > 1) for p in patterns]])
         group = VariableGroups({"patterns": len(patterns), "missing": 1})
         usage, one = np.reshape(of, (-1, len(self._all))).T, [[1.0]]
-        blocks = {
-            "GPUs": group.rows({"patterns": usage}, upper=self._all),
-            "shared": group.rows({"patterns": several, "missing": one}, lower=t > self.alone),
-            "layers": group.rows({"patterns": 0 * several + 1, "missing": one}, lower=self.layers),
-        }
+        every = {"patterns": 0 * several + 1, "missing": one}
+        blocks = {"GPUs": group.rows({"patterns": usage}, upper=self._all)}
+        blocks["shared"] = group.rows({"patterns": several, "missing": one}, lower=t > self.alone)
+        blocks["layers"] = group.rows(every, lower=self.layers)
         objective = {"patterns": -np.array(seconds) / missing, "missing": -1.0}
         found = run_program(group.program(objective, blocks))
         price, shared, _ = np.split(given(found.row_duals) * missing, [len(self._all), -1])

@@ -62,7 +62,7 @@ class StagesByInFlight:
     instances: tuple[Instance, ...]
     numbers: tuple[int, ...]
     full: bool
-    more: bool
+    more: bool = False
 
     @property
     def instance(self) -> Instance:
@@ -119,9 +119,8 @@ class StagesByInFlight:
         free = self.full or self.more or not seconds
         limit = np.array([math.inf if free else n * tokens / seconds for n in self.numbers])
         most = np.minimum(rates, limit[: len(rates), None, None]).max(axis=0)
-        return Capacities(
-            usage=self._usage, most=most, places=places, seconds=least, count=self.instance.count
-        )
+        usage, count = self._usage, self.instance.count
+        return Capacities(usage=usage, most=most, places=places, seconds=least, count=count)
 
 
 def _rows(listed: np.ndarray, inside: np.ndarray) -> np.ndarray:
@@ -135,14 +134,9 @@ def stages_of(problem: Problem, full: bool, deadline: Deadline) -> StagesByInFli
     Of numbers above `_ALL_NUMBERS_UP_TO` every second, third, … is compiled, and counts for those up to the next: so
     capacities are never too small, and a few percent too great at most.
     """
-    first = instance_of(problem.with_in_flight(problem.workload.in_memory), deadline)
-    one = StagesByInFlight(
-        problem=problem,
-        instances=(first,),
-        numbers=(problem.workload.in_memory,),
-        full=full,
-        more=False,
-    )
+    number = problem.workload.in_memory
+    first = instance_of(problem.with_in_flight(number), deadline)
+    one = StagesByInFlight(problem=problem, instances=(first,), numbers=(number,), full=full)
     if full or problem.workload.in_flight is not None:
         return one
 

@@ -79,21 +79,17 @@ def exact_flow(
     columns = VariableGroups({"held": len(options), "ways": len(ways)})
     pairs = np.array([(v, p) for p, way in enumerate(ways) for v in way])
     through = incidence(pairs[:, 0], len(options), pairs[:, 1], len(ways))
-    seconds = [
-        sum(times[v][1] for v in way) + sum(links[hop][1] for hop in pairwise(way)) for way in ways
-    ]
+    on_stages = np.array([sum(times[v][1] for v in way) for way in ways])
+    seconds = on_stages + [sum(links[hop][1] for hop in pairwise(way)) for way in ways]
     busy = -np.minimum([rate for rate, _ in times], most) / most
     on = [[float(g in stage.gpus) for stage in stages] for g in range(len(problem.cluster))]
-    rows = {
-        "one stage": columns.rows({"held": np.array(on)}, upper=1.0),
-        "busy": columns.rows({"ways": through, "held": sp.diags_array(busy)}, upper=0.0),
-    }
+    rows = {"one stage": columns.rows({"held": np.array(on)}, upper=1.0)}
+    rows["busy"] = columns.rows({"ways": through, "held": sp.diags_array(busy)}, upper=0.0)
     if not full:
         places = np.array([held.in_flight for held in options]) * problem.workload.tokens / most
-        kept = sp.csr_array(through.multiply(np.array(seconds)[None]).multiply(1 / places[:, None]))
-        rows["places"] = columns.rows(
-            {"ways": kept, "held": -sp.eye_array(len(options))}, upper=0.0
-        )
+        kept = sp.csr_array(through.multiply(seconds[None]).multiply(1 / places[:, None]))
+        minus = -sp.eye_array(len(options))
+        rows["places"] = columns.rows({"ways": kept, "held": minus}, upper=0.0)
     across = defaultdict(list)
     for p, way in enumerate(ways):
         for v, w in pairwise(way):

@@ -44,9 +44,8 @@ class Fan(NamedTuple):
         """The units that hold some of so many layers, each from one to another."""
         ends = [0, *np.minimum(self.held(t)[self.beside - 1 :].cumsum(), layers).tolist()]
         spans = [(0, ends[1])] * (self.beside - 1) + list(pairwise(ends))
-        return [
-            (unit, *span) for unit, span in zip(self.units, spans, strict=True) if span[1] > span[0]
-        ]
+        held = zip(self.units, spans, strict=True)
+        return [(unit, first, last) for unit, (first, last) in held if last > first]
 
 
 def fanned(blocks: Blocks, first: int) -> list[Stage]:

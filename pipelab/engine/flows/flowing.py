@@ -49,12 +49,13 @@ _MOST_MOVES = 60  # of one stage, whose flows are computed
 _SAME_TIME_FACTOR = 1.02  # no longer: planned for
 
 
+_Objective = Annotated[Literal["throughput", "rate"], described("'throughput' or 'rate'")]
+
+
 @checked_arguments
 def flow(
     problem: arguments.AskedProblem,
-    objective: Annotated[
-        Literal["throughput", "rate"], described("'throughput' or 'rate'")
-    ] = "throughput",
+    objective: _Objective = "throughput",
     *,
     time_limit: arguments.TimeLimit = None,
     gap: arguments.Gap = 0.0,
@@ -179,10 +180,8 @@ class _Flowing:
         one = solve(self.problem, objective=objective, **ends)
         self.size |= {"one_pipeline_stages": len(one.placement or ())}
         if one.placement is not None:
-            number = given(one.evaluation).in_flight
-            self._keep_pipelines(
-                [(one.placement, one.memory_for or number or 1, given(one.throughput))]
-            )
+            number = one.memory_for or given(one.evaluation).in_flight or 1
+            self._keep_pipelines([(one.placement, number, given(one.throughput))])
         return one
 
     def _keep(self, held: Sequence[Held], ways: Sequence[Way]) -> float:
@@ -222,13 +221,11 @@ class _Flowing:
         except TooLarge as error:
             self.deadline.notes.append(str(error))
             return None
-        self._keep_pipelines(
-            [
-                (replica, given(pipeline.workload.in_flight), pipeline.throughput)
-                for pipeline in several.pipelines
-                for replica in pipeline.replicas
-            ]
-        )
+        kept: list[tuple[Placement, int, float]] = []
+        for pipeline in several.pipelines:
+            number = given(pipeline.workload.in_flight)
+            kept += [(replica, number, pipeline.throughput) for replica in pipeline.replicas]
+        self._keep_pipelines(kept)
         return several
 
     def _prove(self, cases: Cases, within: float, sums_only: bool = False) -> None:

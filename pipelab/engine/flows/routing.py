@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 
@@ -56,12 +56,14 @@ class Routing:
     def links(self) -> dict[tuple[int, int], tuple[float, float]]:
         """Tokens/s and seconds of each link that a way can take."""
         stages = [held.stage for held in self.held]
-        return {
-            (v, w): link_between(self.problem, stages[v], stages[w])
-            for v in range(len(stages))
-            for w in range(len(stages))
-            if goes_on(stages[v], stages[w])
-        }
+        pairs = permutations(range(len(stages)), 2)
+        hops = [(v, w) for v, w in pairs if goes_on(stages[v], stages[w])]
+        return {(v, w): link_between(self.problem, stages[v], stages[w]) for v, w in hops}
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Tokens of the microbatches for which each stage has memory."""
+        return np.array([held.in_flight for held in self.held]) * self.problem.workload.tokens
 
     def ways(self, seconds: float, deadline: Deadline) -> list[Way]:
         """Ways of great throughput together, the greatest where any number may be in flight.
@@ -72,17 +74,13 @@ class Routing:
             About what a way takes; of no matter in a maximum flow.
         deadline : Deadline
         """
-        tokens = self.problem.workload.tokens
-        rates = [rate for rate, _ in self.times]
+        rates = np.array([rate for rate, _ in self.times])
         if self.full:
             return self.within_limits(self._maximum_flow(rates))
         known: dict[tuple[int, ...], None] = {}
-        for times in (1.0, 1.5, 2.25, math.inf):
-            kept = [
-                held.in_flight * tokens / (seconds * times) if times < math.inf else math.inf
-                for held in self.held
-            ]
-            flow = self._maximum_flow([min(pair) for pair in zip(rates, kept, strict=True)])
+        kept = [self.places / (seconds * times) for times in (1.0, 1.5, 2.25)]
+        for most in (*(np.minimum(rates, limit) for limit in kept), rates):
+            flow = self._maximum_flow(most)
             known |= dict.fromkeys(way.stages for way in flow)
         if not known:
             return []
@@ -99,7 +97,7 @@ class Routing:
         hops = (self.links[hop][1] for hop in pairwise(way))
         return math.fsum([*(self.times[v][1] for v in way), *hops])
 
-    def _maximum_flow(self, most: Sequence[float]) -> list[Way]:
+    def _maximum_flow(self, most: np.ndarray) -> list[Way]:
         """Ways of a maximum flow through stages with these capacities."""
         number, layers = len(self.held), self.problem.model.layers
         stages = [held.stage.layers for held in self.held]
@@ -111,13 +109,11 @@ class Routing:
         ends = np.array(arcs)
         into, out = (np.array(np.arange(number)[:, None] == ends[:, i], float) for i in (1, 0))
         begins = np.array(ends[:, 0] < 0, float)
-        scale = max(most)
+        scale = most.max()
         carried = np.array([self.links[arc][0] if arc in self.links else math.inf for arc in arcs])
         columns = VariableGroups({"arcs": len(arcs)})
-        rows = {
-            "busy": columns.rows({"arcs": into}, upper=np.array(most) / scale),
-            "kept": columns.rows({"arcs": into - out}, 0.0, 0.0),
-        }
+        rows = {"busy": columns.rows({"arcs": into}, upper=most / scale)}
+        rows["kept"] = columns.rows({"arcs": into - out}, 0.0, 0.0)
         program = columns.program({"arcs": begins}, rows, upper={"arcs": carried / scale})
         left = dict(zip(arcs, given(run_program(program).x).tolist(), strict=True))
         return [Way(way, share * scale) for way, share in _peeled(left, number)]
@@ -129,19 +125,17 @@ class Routing:
         across = across.reshape(len(self.links), len(ways))
         seconds = np.array([self.seconds(way) for way in ways])
         rates = np.array([rate for rate, _ in self.times])
-        places = np.array([held.in_flight for held in self.held]) * self.problem.workload.tokens
         carried = np.array([rate for rate, _ in self.links.values()])
         columns = VariableGroups({"ways": len(ways)})
         scale = rates.max()
-        busy, places, carried = (values[:, None] / scale for values in (rates, places, carried))
-        rows = {
-            "busy": columns.rows({"ways": through / busy}, upper=1.0),
-            "places": columns.rows({"ways": through * seconds / places}, upper=1.0),
-            "links": columns.rows({"ways": across / carried}, upper=1.0),
-        }
+        limits = [values[:, None] / scale for values in (rates, self.places, carried)]
+        busy, places, links = limits
+        rows = {"busy": columns.rows({"ways": through / busy}, upper=1.0)}
+        rows["places"] = columns.rows({"ways": through * seconds / places}, upper=1.0)
+        rows["links"] = columns.rows({"ways": across / links}, upper=1.0)
         found = run_program(columns.program({"ways": 1.0}, rows))
         flow = [Way(way, x * scale) for way, x in zip(ways, given(found.x).tolist(), strict=True)]
-        prices = given(found.row_duals) / np.concatenate([busy, places, carried])[:, 0] / scale
+        prices = given(found.row_duals) / np.concatenate(limits)[:, 0] / scale
         return flow, prices
 
     def _useful(self, ways: list[tuple[int, ...]], prices: np.ndarray) -> set[tuple[int, ...]]:
@@ -184,16 +178,16 @@ class Routing:
         total = math.fsum(way.rate for way in flow)
         flow = [way for way in flow if way.rate > _LEAST_SHARE * total]
         over = 1.0
-        for v, held in enumerate(self.held):
+        for v, (rate, _) in enumerate(self.times):
             through = [way for way in flow if v in way.stages]
-            over = max(over, math.fsum(way.rate for way in through) / self.times[v][0])
+            over = max(over, math.fsum(way.rate for way in through) / rate)
             if not self.full:
                 kept = math.fsum(way.rate * self.seconds(way.stages) for way in through)
-                over = max(over, kept / (held.in_flight * self.problem.workload.tokens))
+                over = max(over, kept / self.places[v])
         for hop, (rate, _) in self.links.items():
             carried = math.fsum(way.rate for way in flow if hop in pairwise(way.stages))
             over = max(over, carried / rate)
-        return [Way(way.stages, way.rate / over) for way in flow]
+        return [Way(way.stages, float(way.rate / over)) for way in flow]
 
 
 def _peeled(left: dict[tuple[int, int], float], end: int) -> list[tuple[tuple[int, ...], float]]:

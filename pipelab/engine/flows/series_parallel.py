@@ -17,7 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations_with_replacement, product
 from typing import NamedTuple
 
@@ -38,9 +38,8 @@ _MOST_BLOCKS = 1_500  # multisets of stages in one part of the cluster, or block
 _MOST_PARTS = 8  # of a cluster between which crossings are planned
 _MOST_CROSSING_STAGES = 4  # stages at most that share one side of a crossing
 _PROGRAM_SECONDS = 10.0  # for one integer program
-_LEAST_GAP = (
-    0.01  # of the layers held: what is held beyond the last one leaves room where layers differ
-)
+# Of the layers held: what is held beyond the last one leaves room where layers differ.
+_LEAST_GAP = 0.01
 
 Key = tuple[int, ...]  # how many of each unit a block has
 Ends = tuple[int, int]  # entries and exits
@@ -106,9 +105,8 @@ class _Tables:
                     pair = (first, ends, a), (rest, other, b)
                     yield (ends[0], other[1]), *pair, True
                     if first <= rest:
-                        enter, leave = (
-                            min(n + m, self.most) for n, m in zip(ends, other, strict=True)
-                        )
+                        both = zip(ends, other, strict=True)
+                        enter, leave = (min(n + m, self.most) for n, m in both)
                         yield (enter, leave), *pair, False
 
     def spread(self, key: Key, ends: Ends, start: int, layers: int) -> Iterator[tuple[Unit, range]]:
@@ -250,15 +248,12 @@ class Blocks:
 
     def _chosen(self, t: float) -> list[FlowBlock] | None:
         """The blocks of the integer program, in order; None where they hold too few layers."""
-        blocks = [
-            FlowBlock(
-                part=part, key=key, ends=ends, layers=int(np.flatnonzero(rates >= t).max(initial=0))
-            )
-            for part, tables in self.tables.items()
-            for key, of in tables.rates.items()
-            for ends, rates in of.items()
-        ]
-        blocks = [block for block in blocks if block.layers]
+        blocks = []
+        for part, tables in self.tables.items():
+            for key, of in tables.rates.items():
+                for ends, rates in of.items():
+                    if layers := int(np.flatnonzero(rates >= t).max(initial=0)):
+                        blocks.append(FlowBlock(part=part, key=key, ends=ends, layers=layers))
         if not blocks:
             return None
         found = _BlockProgram(self, blocks, t).solved(self.deadline)
@@ -325,9 +320,8 @@ class _BlockProgram:
             for size in sorted({u.size for u in self.of.units if (u.part, u.type) == (part, kind)}):
                 rows.append([self._uses(block, part, kind, size) for block in self.blocks])
                 most.append(sum(len(node) // size * size for node in nodes))
-        return self.columns.rows(
-            dict.fromkeys(self.roles, np.array(rows, float)), upper=np.array(most, float)
-        )
+        parts = dict.fromkeys(self.roles, np.array(rows, float))
+        return self.columns.rows(parts, upper=np.array(most, float))
 
     def _uses(self, block: FlowBlock, part: int, kind: int, size: int) -> int:
         """GPUs of a type that a block takes in stages of at least this size."""
@@ -339,6 +333,7 @@ class _BlockProgram:
     def _walk(self) -> dict[str, RowBlock]:
         """One order of the parts that are used, each with a first and a last block that suit the crossings."""
         columns, parts = self.columns, self.of.parts
+        balanced = partial(columns.rows, lower=0.0, upper=0.0)
         here = (self.part == np.arange(parts)[:, None]).astype(float)
         hops = np.array(self.hops)
         leaves, enters = (np.array(hops[:, i] == np.arange(parts)[:, None], float) for i in (0, 1))
@@ -349,15 +344,11 @@ class _BlockProgram:
         return {
             "one begins": columns.rows({"begin": np.ones((1, parts))}, 1.0, 1.0),
             "one ends": columns.rows({"end": np.ones((1, parts))}, 1.0, 1.0),
-            "a first block": columns.rows(
-                {"first": here, "both": here, "begin": -eye, "hops": -enters}, 0.0, 0.0
+            "a first block": balanced(
+                {"first": here, "both": here, "begin": -eye, "hops": -enters}
             ),
-            "a last block": columns.rows(
-                {"last": here, "both": here, "end": -eye, "hops": -leaves}, 0.0, 0.0
-            ),
-            "left as entered": columns.rows(
-                {"begin": eye, "hops": enters - leaves, "end": -eye}, 0.0, 0.0
-            ),
+            "a last block": balanced({"last": here, "both": here, "end": -eye, "hops": -leaves}),
+            "left as entered": balanced({"begin": eye, "hops": enters - leaves, "end": -eye}),
             "blocks between": columns.rows({"middle": here, "first": -here * number}, upper=0.0),
             "exits": columns.rows({"last": exits, "both": exits, "hops": minus}, 0.0),
             "entries": columns.rows({"first": entries, "both": entries, "hops": minus}, 0.0),

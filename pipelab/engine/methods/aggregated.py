@@ -136,10 +136,8 @@ def result_of(search: RateSearch) -> Result:
     if search.high < 0:
         reason = _why_none(search, solver)
     if search.stopped == SETS:
-        reason = search.refusal or (
-            f"stages that mix many of the {len(instance.classes)} classes were left out "
-            "where links bind"
-        )
+        mixed = f"stages that mix many of the {len(instance.classes)} classes"
+        reason = search.refusal or f"{mixed} were left out where links bind"
     details = {
         "subproblems": tuple(search.log),
         "progress": tuple(search.progress),

@@ -128,28 +128,23 @@ class Certificate(Frozen):
         if self.by == "whole stages":
             return f"{head}There whole stages hold {held}: {self.left_over} left over (verify with .check())."
         if self.by == "links":
-            return (
-                f"{head}The GPUs could hold all layers there, but stages joined by links of that rate hold "
-                f"{held} (verify with .check())."
-            )
+            joined = f"stages joined by links of that rate hold {held} (verify with .check())"
+            return f"{head}The GPUs could hold all layers there, but {joined}."
         path = "No sequence of stages joined by links that reach it covers the layers from first to last"
         return f"{head}{path} (verify with .check())."
 
     def _by_prices(self, layers: int) -> str:
         priced = ", ".join(f"{n} × {t} at {u}" for n, t, u in self._named() if u)
+        held = "There all GPUs together hold at most"
         if all(v == 1 for v in self.values):
-            return (
-                f"There all GPUs together hold at most {self.most_layers} of the {layers} layers ({priced}): "
-                f"{self.left_over} left over."
-            )
+            most = f"{self.most_layers} of the {layers} layers ({priced})"
+            return f"{held} {most}: {self.left_over} left over."
         odd = [f"layer {i} counts as {v}" for i, v in enumerate(self.values, 1) if v != 1]
         some = f"layers count from {min(self.values)} to {max(self.values)}"
         if len(odd) <= 3:
             some = listed(odd)
-        return (
-            f"There all GPUs together hold at most {self.total_price} layers ({priced}), and the model's {layers} "
-            f"count as {self.total_value}: {some}."
-        )
+        most = f"{self.total_price} layers ({priced})"
+        return f"{held} {most}, and the model's {layers} count as {self.total_value}: {some}."
 
     @property
     def _names(self) -> list[str]:
@@ -167,16 +162,15 @@ class Certificate(Frozen):
 
     def to_frame(self) -> DataFrame:
         """Return one row per kind of GPU: how many there are, and the price of one and of all in layers at `rate`."""
-        kinds = self.problem.cluster.kinds
-        return data_frame(
-            {
-                "gpu_type": [kind.type for kind in kinds],
-                "memory_gb": [kind.memory_gb for kind in kinds],
-                "count": self.problem.cluster.kind_count,
-                "layers_per_gpu": [str(u) for u in self.prices],
-                "layers": self.problem.cluster.kind_count * np.array(self.prices, dtype=float),
-            }
-        )
+        kinds, count = self.problem.cluster.kinds, self.problem.cluster.kind_count
+        columns = {
+            "gpu_type": [kind.type for kind in kinds],
+            "memory_gb": [kind.memory_gb for kind in kinds],
+            "count": count,
+            "layers_per_gpu": [str(u) for u in self.prices],
+            "layers": count * np.array(self.prices, dtype=float),
+        }
+        return data_frame(columns)
 
     def check(self) -> int:
         """Check everything that the certificate says, in exact arithmetic and without a solver.
@@ -216,12 +210,9 @@ class Certificate(Frozen):
             return self._check_held()
         most = None if self.throughput is not None else 0
         if self.by == "dual prices":
-            sums = (
-                f"the GPUs' prices sum to {self.total_price} and the layers' to {self.total_value}"
-            )
-            _proven(self.total_price < self.total_value, sums)
-            plain = all(v == 1 for v in self.values)
-            most = math.floor(self.total_price) if plain else None
+            paid, value = self.total_price, self.total_value
+            _proven(paid < value, f"the GPUs' prices sum to {paid} and the layers' to {value}")
+            most = math.floor(paid) if all(v == 1 for v in self.values) else None
         _proven(self.most_layers == most, f"GPUs hold {most} layers, not {self.most_layers}")
         return number
 
@@ -242,10 +233,8 @@ class Certificate(Frozen):
         if self.placement is not None:
             filled = problem.with_in_flight(problem.workload.in_memory)
             evaluated = evaluate(filled, self.placement).rate
-        _proven(
-            _same(evaluated, self.throughput),
-            f"its placement has {evaluated}, not {self.throughput}",
-        )
+        text = f"its placement has {evaluated}, not {self.throughput}"
+        _proven(_same(evaluated, self.throughput), text)
 
     def _check_rate(self, rates: set[float]) -> None:
         """Check that the rate is the next one of all that stages have, and links between them."""
@@ -360,14 +349,12 @@ def certificate(result: Result) -> Certificate:
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
     refuse_filling("certificate", result.problem.costs)
     problem, instance = result.problem, instance_of(result.problem)
-    nothing = (Fraction(0),) * len(problem.cluster.kinds)
-    ones = (Fraction(1),) * problem.model.layers
     unpriced = Certificate(
         problem=problem,
         throughput=result.throughput,
         by="no faster stage",
-        prices=nothing,
-        values=ones,
+        prices=(Fraction(0),) * len(problem.cluster.kinds),
+        values=(Fraction(1),) * problem.model.layers,
         placement=result.placement,
     )
     if not len(instance.thresholds):
@@ -434,11 +421,10 @@ def stages_of(problem: Problem, rate: float) -> list[_StageUse]:
     layers = problem.model.layers
     kinds, stages = [classes.gpu(a) for a in range(len(classes))], []
     examples = [range(int(i), int(i + n)) for i, n in zip(*spans.examples, strict=True)]
-    alike = [
-        np.flatnonzero(spans.kind[: layers - len(span) + 1, len(span) - 1] == u)
-        for u, span in enumerate(examples)
-    ]
-    firsts = [sum(1 << i for i in first_layers.tolist()) for first_layers in alike]
+    firsts = []
+    for u, span in enumerate(examples):
+        alike = np.flatnonzero(spans.kind[: layers - len(span) + 1, len(span) - 1] == u)
+        firsts.append(sum(1 << i for i in alike.tolist()))
     for mixture in _mixtures(problem, kinds, classes.count.tolist(), len(examples)):
         gpus, begins = tuple(kinds[a] for a in mixture), dict[int, int]()
         for span, first in zip(examples, firsts, strict=True):
@@ -473,8 +459,7 @@ def most_held(
         reached = problem.link_throughput(classes.bandwidth_gb_per_s) * (1 + LAST_BITS) >= rate
         uses = [np.flatnonzero(stage.taken) for stage in stages]
         follow = [
-            tuple(j for j in everything if reached[np.ix_(classes_used, uses[j])].all())
-            for classes_used in uses
+            tuple(j for j in everything if reached[np.ix_(use, uses[j])].all()) for use in uses
         ]
     number, steps, every_end = 0, 0, 1
     waiting, cases = [(0,) * len(count)], {(0,) * len(count): {everything: 1}}
@@ -483,8 +468,7 @@ def most_held(
         for following, held in cases.pop(used).items():
             number, steps, every_end = number + 1, steps + len(following), every_end | held
             if steps > _MOST_CASE_STEPS:
-                text = f"a proof without a solver would look at more than {number:,} cases"
-                raise TooLarge(text)
+                raise TooLarge(f"a proof without a solver would look at more than {number:,} cases")
             for i in following:
                 taken, begins = stages[i]
                 after = tuple(map(sum, zip(used, taken, strict=True)))
@@ -520,14 +504,11 @@ def _mixtures(
     largest = min(problem.max_gpus_per_stage, len(problem.cluster))
     stages = spans * sum(math.comb(len(gpus) + k - 1, k) for k in range(1, largest + 1))
     if stages > _MOST_STAGES_CHECKED:
-        text = f"the check would look at {stages:,} stages one by one"
-        raise TooLarge(text)
+        raise TooLarge(f"the check would look at {stages:,} stages one by one")
     for number in range(1, largest + 1):
         for mixture in combinations_with_replacement(range(len(gpus)), number):
-            one_type = len({gpus[k].type for k in mixture}) == 1
-            if (one_type or not problem.same_type_stages) and all(
-                mixture.count(k) <= count[k] for k in mixture
-            ):
+            allowed = not problem.same_type_stages or len({gpus[k].type for k in mixture}) == 1
+            if allowed and all(mixture.count(k) <= count[k] for k in mixture):
                 yield mixture
 
 
@@ -578,11 +559,8 @@ def _stages_at(instance: Instance, threshold: float) -> _Priced:
             kept = kept[[kept.sum(axis=1).argmax()]]
         draws += [parts] * len(kept)
         holds += list(kept)
-    return _Priced(
-        draws=draws,
-        holds=np.array(holds, dtype=int).reshape(len(draws), groups.max() + 1),
-        layers=groups,
-    )
+    rows = np.array(holds, dtype=int).reshape(len(draws), groups.max() + 1)
+    return _Priced(draws=draws, holds=rows, layers=groups)
 
 
 def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndarray]]:
@@ -618,11 +596,10 @@ def _priced(instance: Instance, stages: _Priced, signed: bool) -> DualPrices:
     draw, kind = np.nonzero(possible)
     each_draw, each_kind = (sp.eye_array(n, format="csr") for n in (len(draws), kinds))
     cost = incidence(stage, len(stages.draws)) * gpus
-    blocks = {
-        "lowest": columns.rows({"draw": each_draw[draw], "u": -each_kind[kind]}, upper=0),
-        "enough": columns.rows({"y": stages.holds, "draw": -cost}, upper=0),
-        "average": columns.rows({"y": number[None]}, number.sum(), number.sum()),
-    }
+    lowest = {"draw": each_draw[draw], "u": -each_kind[kind]}
+    blocks = {"lowest": columns.rows(lowest, upper=0)}
+    blocks["enough"] = columns.rows({"y": stages.holds, "draw": -cost}, upper=0)
+    blocks["average"] = columns.rows({"y": number[None]}, number.sum(), number.sum())
     lower = {"y": -np.inf if signed else 0}
     run = highs.run(columns.program({"u": -instance.count}, blocks, lower=lower))
     if run.x is not None:

@@ -109,14 +109,11 @@ def solve_exhaustive(
     """
     with deadline_of(time_limit, stop) as deadline:
         try:
-            number = made_in_time(
-                lambda until: sum(count_placements(problem, until).values()), deadline
-            )
+            number = sum(made_in_time(partial(count_placements, problem), deadline).values())
             if number > limit:
-                raise TooLarge(
-                    f"{problem.name} has {number:,} placements, more than limit={float(limit):,.12g}; "
-                    "method='aggregated' proves its answer without trying them"
-                )
+                beyond = f"{number:,} placements, more than limit={float(limit):,.12g}"
+                remedy = "method='aggregated' proves its answer without trying them"
+                raise TooLarge(f"{problem.name} has {beyond}; {remedy}")
             sets, rate, fits, links = made_in_time(partial(_listed, problem), deadline)
         except Ended as end:
             return unlisted(problem, "exhaustive", {}, deadline, end, "its GPU sets")

@@ -91,9 +91,8 @@ def _pipelines(problem: Problem) -> Iterator[Placement]:
     while size:
         for name in dict.fromkeys(gpu.type for gpu in kinds):
             nodes = [ids for gpu, ids in kinds.items() if gpu.type == name]
-            stages = [
-                ids[i : i + size] for ids in nodes for i in range(0, len(ids) - size + 1, size)
-            ]
+            starts = [(ids, i) for ids in nodes for i in range(0, len(ids) - size + 1, size)]
+            stages = [ids[i : i + size] for ids, i in starts]
             number = 2
             while number <= min(len(stages), layers):
                 sizes = [len(part) for part in split_even(layers, number)]

@@ -193,9 +193,8 @@ class _LeastRatio:
         least = min([least, self.ratio, *(entry[0] for entry in ranges)])
         if self.best is None and least == math.inf:
             return LeastUse(None, math.inf)
-        return LeastUse(
-            placement=self.best, bound=usd_per_million_tokens(least, 1.0), stopped_by=stopped
-        )
+        bound = usd_per_million_tokens(least, 1.0)
+        return LeastUse(placement=self.best, bound=bound, stopped_by=stopped)
 
     def _ask(self, bound: float) -> None:
         known = None if self.best is None else usd_per_million_tokens(self.ratio, 1.0)

@@ -70,9 +70,8 @@ def refuse_beyond_memory(what: str, size: Mapping[str, int], need: float, advice
     if need <= have:
         return
     counted = ", ".join(f"{number:,} {name}" for name, number in size.items() if name != "segments")
-    raise TooLarge(
-        f"{what} would have {counted}, about {_rounded(need)} GB; {_rounded(have)} GB may be used. {advice}"
-    )
+    memory = f"about {_rounded(need)} GB; {_rounded(have)} GB may be used"
+    raise TooLarge(f"{what} would have {counted}, {memory}. {advice}")
 
 
 def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
@@ -180,12 +179,9 @@ def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid"
 
 def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int]) -> None:
     """Raise `TooLarge` with the counts, before anything is listed."""
-    refuse_beyond_memory(
-        f"the joint ILP of {problem.name}",
-        size,
-        gigabytes(size, form),
-        "A smaller max_gpus_per_stage needs less; method='aggregated' proves the same optimum without a list",
-    )
+    what, need = f"the joint ILP of {problem.name}", gigabytes(size, form)
+    advice = "A smaller max_gpus_per_stage needs less; method='aggregated' proves the same optimum without a list"
+    refuse_beyond_memory(what, size, need, advice)
 
 
 def solve_joint(
@@ -223,16 +219,14 @@ def solve_joint(
         try:
             size = waited_for(lambda: joint_size(problem, form), deadline)
             if not size["allocations"]:
-                return infeasible_result(
-                    problem, "joint", why_no_layer_fits(problem), size, deadline
-                )
+                reason = why_no_layer_fits(problem)
+                return infeasible_result(problem, "joint", reason, size, deadline)
             _refuse_if_too_large(problem, form, size)
             candidates = made_in_time(partial(enumerate_candidates, problem), deadline)
             refuse_far_apart(candidates, "joint")
             program = waited_for(partial(build, candidates, chosen, big_m), deadline)
-            run, placement = run_scip(
-                program, candidates, deadline, gap, on_progress, _SETTINGS[form]
-            )
+            settings = _SETTINGS[form]
+            run, placement = run_scip(program, candidates, deadline, gap, on_progress, settings)
         except Ended as end:
             if candidates is None:
                 what = "its allocations and connections"

@@ -84,9 +84,8 @@ def _alone(problem: Problem) -> tuple[tuple[int, ...], ...]:
 
 def segment_candidates(chosen: SegmentRules, deadline: Deadline = NEVER) -> StageCandidates:
     """Return the segments as candidates over single GPUs, with every connection."""
-    return list_candidates(
-        chosen.problem, _alone(chosen.problem), chosen.rate, chosen.allowed, chosen.starts, deadline
-    )
+    gpus, problem = _alone(chosen.problem), chosen.problem
+    return list_candidates(problem, gpus, chosen.rate, chosen.allowed, chosen.starts, deadline)
 
 
 def size(chosen: SegmentRules) -> dict[str, int]:
@@ -215,12 +214,9 @@ def _solved(
         most = made_in_time(partial(upper_bound, problem), deadline)
         if most is None:
             return _no_segments(chosen, sizes, deadline)
-        joint.refuse_beyond_memory(
-            f"the single-GPU MILP of {problem.name}",
-            sizes,
-            joint.gigabytes({"variables": sizes["segments"], "rows": 0}),
-            "Fewer layers or GPUs take less",
-        )
+        what, advice = f"the single-GPU MILP of {problem.name}", "Fewer layers or GPUs take less"
+        need = joint.gigabytes({"variables": sizes["segments"], "rows": 0})
+        joint.refuse_beyond_memory(what, sizes, need, advice)
         every = made_in_time(partial(segment_candidates, chosen), deadline)
         joint.refuse_far_apart(every, "single_gpu")
         # Where no link is slower than the bound, few segments reach it, and a pipeline of them is

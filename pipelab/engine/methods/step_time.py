@@ -145,18 +145,13 @@ def solve_for_step_time(
         if too_large and schedule != ANY:
             raise too_large[0]
         best = BestStep()
-        searches = [
-            StepTimeSearch(stages, rule, best, deadline, gap) for rule in rules if rule.orders
-        ]
+        possible = [rule for rule in rules if rule.orders]
+        searches = [StepTimeSearch(stages, rule, best, deadline, gap) for rule in possible]
 
         def moment(bound: float | None = None) -> Progress:
             known = best.seconds if best.plan is not None else None
-            return Progress(
-                seconds=deadline.spent,
-                incumbent=known,
-                bound=bound,
-                nodes=sum(search.count for search in searches),
-            )
+            nodes = sum(search.count for search in searches)
+            return Progress(seconds=deadline.spent, incumbent=known, bound=bound, nodes=nodes)
 
         if on_progress is not None:
             best.on_change = lambda: on_progress(moment())
@@ -165,9 +160,8 @@ def solve_for_step_time(
         floor = problem.workload.microbatches * least_slowest(stages, unloaded)
         stopped = _search(searches, best, floor, lambda least: deadline.ask(moment(least)))
         stopped = stopped or ("list limit" if too_large else None)
-        least: float | None = min(
-            [best.seconds, *(search.bound for search in searches), *(floor for _ in too_large)]
-        )
+        bounds = [floor] * bool(too_large) + [search.bound for search in searches]
+        least: float | None = min([best.seconds, *bounds])
         step, value, reason = None, None, ""
         if best.plan is not None:
             step = _simulated(stages, best, bytes_per_parameter)
@@ -195,7 +189,7 @@ def solve_for_step_time(
             },
             reason=reason,
             stopped_by=stopped if status not in ("optimal", "infeasible") else None,
-            details={"nodes": sum(search.count for search in searches)},
+            details={"nodes": moment().nodes},
             objective=_objective(schedule, value, least),
             schedule=None if step is None else best.rule,
             recompute=None if step is None else step.recompute,

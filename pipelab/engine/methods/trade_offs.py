@@ -233,20 +233,19 @@ def _most_first(pairs: InFlightSearch, what: str, curve: Curve) -> None:
         uses = pairs.uses(placement, what)
         proven &= least >= uses * (1 - ATTAINED)
         rate = pairs.yields(placement)
-        curve.add(
-            Result(
-                problem=pairs.problem,
-                method="aggregated",
-                status="optimal" if proven else "feasible",
-                placement=placement,
-                throughput=rate,
-                bound=rate if proven else most,
-                seconds=pairs.deadline.spent,
-                solver=choice.solver_version(),
-                stopped_by=None if proven else stopped or ended,
-                details=details,
-            )
+        point = Result(
+            problem=pairs.problem,
+            method="aggregated",
+            status="optimal" if proven else "feasible",
+            placement=placement,
+            throughput=rate,
+            bound=rate if proven else most,
+            seconds=pairs.deadline.spent,
+            solver=choice.solver_version(),
+            stopped_by=None if proven else stopped or ended,
+            details=details,
         )
+        curve.add(point)
         if pairs.deadline.reason is not None:
             curve.complete = False
             return

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple, SupportsInt
 
 import numpy as np
@@ -27,6 +28,7 @@ from pipelab.schedules import KINDS, Action, Schedule
 # The codes of KINDS.
 F, I, B, W, IDLE = range(5)  # noqa: E741 (torch's symbol for the input gradient)
 
+_OF_ENTRIES = ("kind", "stage", "microbatch", "paired")
 _MOST_DEFECTS = 1_000  # sentences that are written about one schedule
 # What is listed and timed action by action must end within seconds and a few GB.
 _MOST_ROUNDS = 1_000_000  # each costs some 15 µs, whatever it holds
@@ -151,9 +153,8 @@ class Graph(Frozen):
             own, *others = (source[low:high] for source in sources)
             needed = [(i, source) for i, source in enumerate(others) if (source != n).any()]
             rounds.append((low, high, own, needed))
-        return _Rounds(
-            row=self.row[order], place=place[:n], rounds=rounds, late=[each[order] for each in late]
-        )
+        row, late = self.row[order], [each[order] for each in late]
+        return _Rounds(row=row, place=place[:n], rounds=rounds, late=late)
 
     def finish(
         self, took: np.ndarray, queued: bool = False, free: np.ndarray | None = None
@@ -327,10 +328,8 @@ class ScheduleArrays(Frozen):
     def texts(self) -> tuple[str, ...]:
         """Return every entry as text, each half of a pair by itself; n of them."""
         kinds = [KINDS[code] for code in self.kind.tolist()]
-        numbers = self.stage.tolist(), self.microbatch.tolist()
-        return tuple(
-            k if k == "IDLE" else f"{s}{k}{m}" for k, s, m in zip(kinds, *numbers, strict=True)
-        )
+        entries = zip(kinds, self.stage.tolist(), self.microbatch.tolist(), strict=True)
+        return tuple(k if k == "IDLE" else f"{s}{k}{m}" for k, s, m in entries)
 
     @derived
     def actions(self) -> tuple[tuple[Action, ...], ...]:
@@ -352,9 +351,7 @@ class ScheduleArrays(Frozen):
     def select(self, keep: np.ndarray) -> "ScheduleArrays":
         """Return some of the entries; `keep` is True for them, shape (n,)."""
         first = np.concatenate([[0], np.cumsum(keep)])[self.first]
-        arrays = {
-            name: getattr(self, name)[keep] for name in ("kind", "stage", "microbatch", "paired")
-        }
+        arrays = {name: getattr(self, name)[keep] for name in _OF_ENTRIES}
         return replace(self, first=first, **arrays)
 
     def where(self, *kinds: int) -> np.ndarray:
@@ -544,11 +541,8 @@ class _Rows(Sequence):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Rows):
             return self.columns.actions == other
-        names = ("first", "kind", "stage", "microbatch", "paired")
-        return all(
-            np.array_equal(getattr(self.columns, name), getattr(other.columns, name))
-            for name in names
-        )
+        arrays_of = attrgetter("first", *_OF_ENTRIES)
+        return all(map(np.array_equal, arrays_of(self.columns), arrays_of(other.columns)))
 
 
 def size_of_part(layers: Any, parts: Any, part: Any) -> Any:
@@ -665,9 +659,8 @@ def _wrong_order(columns: ScheduleArrays) -> Iterator[str]:
         forward_of[backward] = forward
         # on the last stage both are the same
         pairs.append(np.where(forward_of == pairs[0], -1, forward_of))
-    late = [
-        (needs > np.arange(len(columns))) & (columns.rank[needs] == columns.rank) for needs in pairs
-    ]
+    entries, rank = np.arange(len(columns)), columns.rank
+    late = [(needs > entries) & (rank[needs] == rank) for needs in pairs]
     for i in np.flatnonzero(np.logical_or.reduce(late)):
         for needs in (needs for needs, mask in zip(pairs, late, strict=True) if mask[i]):
             yield f"{_place(columns, i)} waits for {columns.action(needs[i])}, which comes later on the same rank"
@@ -688,11 +681,8 @@ def _blocked(columns: ScheduleArrays) -> list[str]:
     while stuck and rank not in seen:
         seen.append(rank)
         head = stuck[rank]
-        which = next(
-            i
-            for i, makers in enumerate(graph.makers, 1)
-            if makers[head] < graph.actions and not graph.rounds[makers[head]]
-        )
+        needed_by = enumerate((makers[head] for makers in graph.makers), start=1)
+        which = next(i for i, one in needed_by if one < graph.actions and not graph.rounds[one])
         # Data comes from one half of a pair and goes to one half; a rank is busy with both.
         whole, blocker = columns.whole(int(entry[head])), int(graph.meant[which][head])
         waiting = f"{whole.parts[which - 1]} of {whole}" if whole.parts else str(whole)

@@ -105,10 +105,8 @@ class ScheduleRule:
                 queues.append((W, *back, late + self.held_back * rank))
         place = [len(queues) * turns + i for i, (*_, turns) in enumerate(queues)]
         order = np.argsort(np.concatenate(place, axis=1), axis=1, kind="stable")
-        kinds, chunk, batch = (
-            np.concatenate([np.broadcast_to(queue[i], n) for queue in queues])[order]
-            for i in range(3)
-        )
+        columns = [[np.broadcast_to(values, n) for values in queue[:3]] for queue in queues]
+        kinds, chunk, batch = np.concatenate(columns, axis=1)[:, order]
         return kinds.astype(np.int8), chunk * ranks + rank, batch
 
 
@@ -183,10 +181,8 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     """
     known = name_of(name)
     rule = RULES[known]
-    ranks, microbatches = (
-        whole_number("schedule", field, value)
-        for field, value in (("ranks", ranks), ("microbatches", microbatches))
-    )
+    ranks = whole_number("schedule", "ranks", ranks)
+    microbatches = whole_number("schedule", "microbatches", microbatches)
     chunks = _check_chunks(known, rule, chunks)
     _check_size(known, rule, ranks, microbatches, chunks)  # first: what follows may search
     _check_microbatches(known, rule, ranks, microbatches)
@@ -258,8 +254,7 @@ def _check_microbatches(name: str, rule: ScheduleRule, ranks: int, microbatches:
     if not fits(microbatches):
         below = next(filter(fits, count(microbatches, -1)))
         above = next(filter(fits, count(microbatches)))
-        expected = (
-            f"{name} on {ranks} ranks runs these in {microbatches // ranks} rounds, which must be "
-            f"equally long; the nearest numbers that fit are {below} and {above}"
-        )
+        rounds = f"{microbatches // ranks} rounds, which must be equally long"
+        fitting = f"the nearest numbers that fit are {below} and {above}"
+        expected = f"{name} on {ranks} ranks runs these in {rounds}; {fitting}"
         raise InvalidValue("schedule", [("microbatches", microbatches, expected)])

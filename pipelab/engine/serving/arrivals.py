@@ -129,22 +129,21 @@ def from_file(path: Path) -> list[Request]:
     for field, names in _NAMES.items():
         column = next((known[name] for name in names if name in known), None)
         if column is None:
-            raise rows[0].error(
-                field, "", f"expected a column of this name, or {listed(names[1:])}"
-            )
+            expected = f"expected a column of this name, or {listed(names[1:])}"
+            raise rows[0].error(field, "", expected)
         columns[field] = column
     requests: list[Request] = []
     first = None
     for row in rows:
-        text = row.cells[columns["seconds"]]
-        seconds = _time_of_day(row, columns["seconds"]) if ":" in text else text
-        at = float(number(row, columns["seconds"]) if seconds is text else seconds)
+        column = columns["seconds"]
+        text = row.cells[column]
+        at = _time_of_day(row, column) if ":" in text else float(number(row, column))
         first = at if first is None else first
         if not abs(at) < _MOST_SECONDS:
-            raise row.error(columns["seconds"], text, "expected a finite number of seconds")
+            raise row.error(column, text, "expected a finite number of seconds")
         if requests and at - first < requests[-1].seconds:
             expected = "expected no time before that of the row above"
-            raise row.error(columns["seconds"], text, expected)
+            raise row.error(column, text, expected)
         tokens = [_tokens(row, columns[field]) for field in ("prompt", "answer")]
         requests.append(Request(at - first, *tokens))
     return requests

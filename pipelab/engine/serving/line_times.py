@@ -52,24 +52,16 @@ class LineTimes:
     def kinds(self) -> tuple[list[tuple[CostModel, StageReport]], list[int]]:
         """Stages between which a cost model may not tell (`CostModel`), one of each; and the kind of every stage."""
         costs, model, kinds = self.problem.costs, self.problem.model, list[Any]()
-        numbers = dict[Any, int]()
-        of_stage = []
+        numbers, of_stage = dict[str, int](), []
         for report in self.stages:
             stage = report.stage
-            key = (
-                [self.problem.cluster.gpus[gpu] for gpu in stage.gpus],
-                len(stage.layers),
-                model.work(stage.layers),
-                model.weight_gb(stage.layers),
-                report.degree,
-            )
-            if str(key) not in numbers:
-                numbers[str(key)] = len(kinds)
-                cuts = (
-                    costs.cutting_every_layer() if report.degree > 1 else costs.cutting_no_layer()
-                )
-                kinds.append((costs if len(stage.gpus) == 1 else cuts, report))
-            of_stage.append(numbers[str(key)])
+            gpus = [self.problem.cluster.gpus[gpu] for gpu in stage.gpus]
+            held = len(stage.layers), model.work(stage.layers), model.weight_gb(stage.layers)
+            number = numbers.setdefault(str((gpus, *held, report.degree)), len(kinds))
+            if number == len(kinds):
+                cut = costs.cutting_every_layer if report.degree > 1 else costs.cutting_no_layer
+                kinds.append((costs if len(gpus) == 1 else cut(), report))
+            of_stage.append(number)
         return kinds, of_stage
 
     @cached_property
@@ -107,9 +99,8 @@ class LineTimes:
         tokens = self.prompt
         while tokens > 1 and self._seen(3 * tokens) < 3 * self._seen(tokens) * (1 - 1e-9):
             tokens //= 2
-        once, twice, thrice = (
-            self._measured("prefill", times * tokens, 1, None) for times in (1, 2, 3)
-        )
+        lengths = tokens, 2 * tokens, 3 * tokens
+        once, twice, thrice = (self._measured("prefill", length, 1, None) for length in lengths)
         return np.maximum(0.0, once - 2 * twice + thrice) / tokens**2
 
     def _seen(self, tokens: int) -> float:
@@ -128,9 +119,8 @@ class LineTimes:
     def _pairs_behind(self, work: Work) -> float:
         """Count the pairs of parts of prompts with what was read before them, in the window of a layer."""
         length, before = work.reads / work.prompts, work.behind / work.reads
-        whole, first, alone = np.interp(
-            [before + length, before, length], self.points, self._pairs_up_to
-        )
+        ends = [before + length, before, length]
+        whole, first, alone = np.interp(ends, self.points, self._pairs_up_to)
         return work.prompts * float(whole - first - alone)
 
     def _neighbours(self, number: float) -> Iterator[tuple[int, float]]:

@@ -90,16 +90,15 @@ def _of_placement(
     problem: Problem, placement: Placement, chunk: float | None, share: float
 ) -> tuple[Line, list[LaneOfPlan]]:
     """Build the line of one pipeline, with lanes that have no numbers yet."""
-    evaluation, load = evaluate(problem, placement), problem.workload
+    evaluation = evaluate(problem, placement)
     if evaluation.links:
         refuse_transfers("serve", evaluation.link_unit)
     times = LineTimes(problem, evaluation.stages)
     dynamic = problem.costs.filling == "dynamic"
-    line = _ruled(problem, placement.gpus, given(evaluation.in_flight), chunk)._replace(
+    line = _ruled(problem, placement, given(evaluation.in_flight), chunk)._replace(
         times=without_links(times) if dynamic else times,
         room=_room(problem, placement),
         parts_at_once=evaluation.at_once,
-        back_seconds=0.0 if load.phase == "prefill" else seconds_back(problem, placement),
         share=share,
     )
     lanes = []
@@ -122,7 +121,7 @@ def without_links(times: LineTimes) -> Times:
     return of_stages
 
 
-def _ruled(problem: Problem, gpus: Iterable[int], in_flight: int, chunk: float | None) -> Line:
+def _ruled(problem: Problem, placement: Placement, in_flight: int, chunk: float | None) -> Line:
     """Make a line of the rules by which the engine fills it, without lanes and times."""
     costs, load = problem.costs, problem.workload
     rules = known_rules().get(costs.runs_on)
@@ -130,7 +129,8 @@ def _ruled(problem: Problem, gpus: Iterable[int], in_flight: int, chunk: float |
     if load.phase == "mixed":  # as many of prompts as the model has in a pass
         tokens = math.ceil(load.tokens_passed)
     if costs.filling != "synchronous" or costs.runs_on:
-        tokens = chunk_of_engine(problem, gpus, in_flight * load.batch_size) or tokens
+        under_way = in_flight * load.batch_size
+        tokens = chunk_of_engine(problem, placement.gpus, under_way) or tokens
     at_once, sequences, part_tokens = float(in_flight), float(load.batch_size), math.inf
     if costs.filling == "dynamic":
         at_once, sequences, tokens = sequences, 1, math.inf
@@ -146,6 +146,7 @@ def _ruled(problem: Problem, gpus: Iterable[int], in_flight: int, chunk: float |
         grows=rules is not None and rules.preempts,
         refills=rules is None or not rules.whole_batches,
         part_tokens=part_tokens,
+        back_seconds=0.0 if load.phase == "prefill" else seconds_back(problem, placement),
         reads=load.phase != "decode",
     )
 
@@ -191,10 +192,8 @@ def _way_of_cache(problem: Problem, placement: Placement) -> Callable[[int], flo
 def _of_flow(problem: Problem, plan: FlowPlan, chunk: float | None) -> Lines:
     """Build a line for each way; ways share stages, and the links between two of them."""
     evaluation, load = evaluate(problem, plan), problem.workload
-    lanes = [
-        LaneOfPlan(line=0, name=f"stage {k}", gpus=stage.gpus)
-        for k, stage in enumerate(plan.stages, 1)
-    ]
+    stages = enumerate(plan.stages, start=1)
+    lanes = [LaneOfPlan(line=0, name=f"stage {k}", gpus=stage.gpus) for k, stage in stages]
     links: dict[tuple[int, int], int] = {}
     lines = []
     for way in evaluation.ways:
@@ -207,12 +206,7 @@ def _of_flow(problem: Problem, plan: FlowPlan, chunk: float | None) -> Lines:
         under_way = math.ceil(way.rate * way.seconds / load.tokens * (1 - 1e-9))  # Little's law
         reports = [evaluation.stages[stage] for stage in way.stages]
         placement = Placement(tuple(report.stage for report in reports))
-        lines.append(
-            _ruled(problem, placement.gpus, max(1, under_way), chunk)._replace(
-                lanes=np.array(numbers),
-                times=LineTimes(problem, reports),
-                back_seconds=0.0 if load.phase == "prefill" else seconds_back(problem, placement),
-                share=way.rate,
-            )
-        )
+        line = _ruled(problem, placement, max(1, under_way), chunk)
+        times = LineTimes(problem, reports)
+        lines.append(line._replace(lanes=np.array(numbers), times=times, share=way.rate))
     return Lines(lines=lines, lanes=lanes, takes_all=range(0))

@@ -12,6 +12,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from tqdm import tqdm
 
+from pipelab import fields
 from pipelab.display import NO_FORMULAS, DataFrame, counted, data_frame, number, table
 from pipelab.engine import arguments
 from pipelab.engine.answers import PlanAnswer
@@ -19,16 +20,6 @@ from pipelab.engine.runs_on import as_engine_fills
 from pipelab.engine.serving.arrivals import Lengths, drawn, from_file, lengths
 from pipelab.engine.serving.lines import Lines, lines_of
 from pipelab.errors import InvalidValue
-from pipelab.fields import (
-    Count,
-    Frozen,
-    Natural,
-    Positive,
-    checked_arguments,
-    checked_value,
-    derived,
-    described,
-)
 from pipelab.hardware.engine_rules import known_rules
 from pipelab.problem import Problem, Workload
 from pipelab.requests import Limits
@@ -43,13 +34,17 @@ _FALLS_BEHIND_SHARE = 0.05  # of what comes, beyond three standard deviations of
 _TRIED_REQUESTS = 300  # through batches of each size
 _TRIED_HALVINGS = 6  # of an engine's batches
 _NOTICED_SHARE = 0.05  # of the time until an answer is complete
-_Rate = Annotated[Positive, Ge(1e-6)]  # with less, times of thousands of requests lose digits
-_Clients = Annotated[Count, Le(10**6)]
+# With a lower rate, times of thousands of requests lose digits.
+_LeastRate = Annotated[fields.Positive, Ge(1e-6)]
+_Rate = Annotated[_LeastRate | None, fields.described("a number of at least 0.000001, or None")]
+_OfClients = Annotated[fields.Count, Le(10**6)]
+_Clients = Annotated[_OfClients | None, fields.described("a whole number up to 1,000,000, or None")]
+_Chunk = Annotated[fields.Count | None, fields.described("a whole number of at least 1, or None")]
 _TIMES = {"waiting_ms": "until admitted", "ttft_ms": "first token", "tpot_ms": "token to token"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Sent(Frozen):
+class Sent(fields.Frozen):
     """What is sent through which plan: all that a simulation needs, so that it can be done again.
 
     Attributes
@@ -101,7 +96,7 @@ class Sent(Frozen):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Served(Frozen):
+class Served(fields.Frozen):
     """Requests that went through a plan; made by `pl.serve`.
 
     Attributes
@@ -157,18 +152,18 @@ class Served(Frozen):
         again.run(_first_ended(self.warm_up + request + 1))
         return again.way
 
-    @derived
+    @fields.derived
     def requests_per_s(self) -> float:
         """Requests that ended per second."""
         return len(self.ended) / self.seconds
 
-    @derived
+    @fields.derived
     def requests_error(self) -> float:
         """Standard error of `requests_per_s`, from twenty parts of the time."""
         counts, _ = np.histogram(self.ended, _GROUPS, (0, self.seconds))
         return float(counts.std(ddof=1) * math.sqrt(_GROUPS) / self.seconds)
 
-    @derived
+    @fields.derived
     def tokens_per_s(self) -> float:
         """Tokens of answers that ended, per second."""
         return self.tokens_written / self.seconds
@@ -254,16 +249,11 @@ class Served(Frozen):
         pandas.DataFrame
             A row for each lane: `line` (the first that it is in), `lane`, `gpus`, and `busy`, a share of the time.
         """
-        rows = [
-            {
-                "line": lane.line + 1,
-                "lane": lane.name,
-                "gpus": ", ".join(map(str, lane.gpus)),
-                "busy": share,
-            }
-            for lane, share in zip(self.lines.lanes, self.busy.tolist(), strict=True)
-        ]
-        return data_frame(rows)
+        lanes = self.lines.lanes
+        columns: dict[str, Any] = {"line": [lane.line + 1 for lane in lanes]}
+        columns["lane"] = [lane.name for lane in lanes]
+        columns["gpus"] = [", ".join(map(str, lane.gpus)) for lane in lanes]
+        return data_frame(columns | {"busy": self.busy})
 
     @property
     def settled(self) -> bool:
@@ -327,20 +317,18 @@ def _standard_error(values: np.ndarray, of: Callable[[np.ndarray], Any]) -> floa
     return float(np.std(parts, ddof=1) / math.sqrt(_GROUPS))
 
 
-@checked_arguments
+@fields.checked_arguments
 def serve(
     problem: arguments.AskedProblem,
     plan: Any,
     requests: int | str | Path = 10_000,
     *,
-    rate: Annotated[_Rate | None, described("a number of at least 0.000001, or None")] = None,
-    clients: Annotated[
-        _Clients | None, described("a whole number up to 1,000,000, or None")
-    ] = None,
+    rate: _Rate = None,
+    clients: _Clients = None,
     prompt: Any = None,
     answer: Any = None,
-    chunk: Annotated[Count | None, described("a whole number of at least 1, or None")] = None,
-    seed: Natural = 0,
+    chunk: _Chunk = None,
+    seed: fields.Natural = 0,
 ) -> Served:
     """Send requests through a plan, and follow them event by event.
 
@@ -409,13 +397,14 @@ def serve(
         raise InvalidValue("serve", [("rate", rate, expected)])
     if isinstance(plan, PlanAnswer) and plan.runs_on:
         problem = as_engine_fills(problem, plan.runs_on)
+    requests = len(rows) if rows else requests
     lines = lines_of(problem, plan, chunk)
     sent = Sent(
         problem=problem,
         plan=plan,
         chunk=chunk,
         rows=rows,
-        number=len(rows) if rows else checked_value("serve", "requests", requests, Count),
+        number=fields.checked_value("serve", "requests", requests, fields.Count),
         rate=rate,
         clients=clients,
         tokens=_tokens(prompt, answer, problem.workload, lines),
@@ -437,16 +426,15 @@ def simulated(sent: Sent) -> Served:
         run.run(_first_ended(warm_up + number, bar))
     visits = run.visits[warm_up : warm_up + number]
     end = run.now if rows or visits[-1].came <= begin else visits[-1].came
-    over = sorted(v.ended for v in run.visits if begin < v.ended <= end and not v.rejected)
-    written = sum(v.request.answer for v in run.visits if begin < v.ended <= end and not v.rejected)
+    answered = [v for v in run.visits if begin < v.ended <= end and not v.rejected]
 
     return Served(
         sent=sent,
         requests=_columns(visits),
         warm_up=warm_up,
         seconds=max(end - begin, 1e-300),
-        ended=np.array(over) - begin,
-        tokens_written=written,
+        ended=np.array(sorted(visit.ended for visit in answered)) - begin,
+        tokens_written=sum(visit.request.answer for visit in answered),
         busy=(run.busy - busy) / max(run.now - begin, 1e-300),
         limits=getattr(sent.plan, "limits", None),
     )
@@ -480,23 +468,23 @@ def _first_ended(number: int, bar: Any = None) -> Callable[[Simulation], bool]:
 
 def _columns(visits: list[Visit]) -> dict[str, np.ndarray]:
     """Return the columns of `Served.requests`."""
-    came, admitted, first, ended, rejected = (
-        np.array([getattr(visit, name) for visit in visits])
-        for name in ("came", "admitted", "first", "ended", "rejected")
-    )
-    ended = np.where(rejected, math.nan, ended)
+
+    def of(name: str) -> np.ndarray:
+        return np.array([getattr(visit, name) for visit in visits])
+
+    came, ended = of("came"), np.where(of("rejected"), math.nan, of("ended"))
     answer = np.array([visit.request.answer for visit in visits])
     more = np.where(answer > 1, answer - 1.0, math.nan)
     return {
         "came_s": came,
         "prompt": np.array([visit.request.prompt for visit in visits]),
         "answer": answer,
-        "line": np.array([visit.line + 1 for visit in visits]),
-        "waiting_ms": 1000 * (admitted - came),
-        "ttft_ms": 1000 * (first - came),
-        "tpot_ms": 1000 * (ended - first) / more,
+        "line": of("line") + 1,
+        "waiting_ms": 1000 * (of("admitted") - came),
+        "ttft_ms": 1000 * (of("first") - came),
+        "tpot_ms": 1000 * (ended - of("first")) / more,
         "ended_s": ended,
-        "preempted": np.array([visit.preempted for visit in visits]),
+        "preempted": of("preempted"),
     }
 
 

@@ -148,22 +148,15 @@ def closed_forms(
     columns = columns_of(a_schedule("closed_forms", schedule))
     instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     refuse_unknown("transfer mode", transfers, TRANSFER_MODES)
-    p, v, table = schedule.ranks, schedule.chunks, costs.tables(schedule)
-    forward, back, weight = (v * float(table[name][0]) for name in OF_ACTIONS)
-    case = _Symbols(
-        p=p,
-        m=schedule.microbatches,
-        v=v,
-        F=forward,
-        I=back,
-        W=weight,
-        overlap=costs.overlap,
-        table=table,
-    )
+    p, m, v = schedule.ranks, schedule.microbatches, schedule.chunks
+    table = costs.tables(schedule)
+    of_rank = (v * float(table[name][0]) for name in OF_ACTIONS)
+    times = dict(zip("FIW", of_rank, strict=True))
+    case = _Symbols(p=p, m=m, v=v, **times, overlap=costs.overlap, table=table)
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
     name = schedule.name
     name = "ZBH1" if (name, v) == ("InterleavedZeroBubble", 1) else name
-    made = _made(schedule.name, p, schedule.microbatches, v)
+    made = _made(schedule.name, p, m, v)
     as_made = made is not None and columns_of(made).schedule == columns.computing().schedule
     answers = []
     for form in _FORMS:
@@ -180,19 +173,10 @@ def closed_forms(
             holds = holds and (transfers == "buffered" or p == 1)
             value = value_of(case) if holds else None
         elif holds:
-            most = case.m * v
-            value = tuple(int(min(value_of(case, rank), most)) for rank in range(p))
+            value = tuple(int(min(value_of(case, rank), m * v)) for rank in range(p))
+        of_form = {field: form[field] for field in ("quantity", "formula", "source")}
         words = ", ".join(when) or "always"
-        answers.append(
-            ClosedForm(
-                schedule=name,
-                quantity=quantity,
-                formula=form["formula"],
-                holds_when=words,
-                value=value,
-                source=form["source"],
-            )
-        )
+        answers.append(ClosedForm(schedule=name, holds_when=words, value=value, **of_form))
     return tuple(answers)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import accumulate, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from math import ceil
 from typing import Any, Literal, NamedTuple, cast, overload
 
@@ -170,17 +170,14 @@ class PlacedTimeline(fields.Frozen):
         """
         counts = self._counts()
         alone = self.problem.workload.tokens / self.latency_s
-        return data_frame(
-            {
-                "in_flight": counts,
-                "steady_rate_tokens_per_s": [self._rate(count) for count in counts],
-                "bound_tokens_per_s": [min(self.predicted_rate, count * alone) for count in counts],
-                "fits": [
-                    with_memory_for(self.problem, self.placement, count) is not None
-                    for count in counts
-                ],
-            }
-        )
+        held = [with_memory_for(self.problem, self.placement, count) for count in counts]
+        columns = {
+            "in_flight": counts,
+            "steady_rate_tokens_per_s": [self._rate(count) for count in counts],
+            "bound_tokens_per_s": [min(self.predicted_rate, count * alone) for count in counts],
+            "fits": [evaluation is not None for evaluation in held],
+        }
+        return data_frame(columns)
 
     def _counts(self) -> list[int]:
         last = self.in_flight_needed + max(2, self.in_flight_needed // 4)
@@ -370,19 +367,13 @@ class TrainingTimeline(fields.Frozen):
         Memory is compared where the cost model says what training needs.
         """
         chunks = self.timeline.schedule.chunks
-        uncut = [
-            f"{label} cannot be {chunks} chunks"
-            for label, stage in zip(self.labels, self.placement.stages, strict=True)
-            if len(stage.layers) < chunks
-        ]
-        lacking = [
-            f"{label} needs {need:.1f} GB of {limit:.1f}"
-            for label, need, limit in zip(
-                self.labels, self.memory_gb or (), self.limits_gb, strict=False
-            )
-            if not fits_in(need, limit)
-        ]
-        return "; ".join([*uncut, *lacking])
+        stages = zip(self.labels, self.placement.stages, strict=True)
+        uncut = [label for label, stage in stages if len(stage.layers) < chunks]
+        memory = zip(self.labels, self.memory_gb or (), self.limits_gb, strict=False)
+        lacking = [row for row in memory if not fits_in(*row[1:])]
+        said = [f"{label} cannot be {chunks} chunks" for label in uncut]
+        said += [f"{label} needs {need:.1f} GB of {limit:.1f}" for label, need, limit in lacking]
+        return "; ".join(said)
 
     @property
     def limits_gb(self) -> tuple[float, ...]:
@@ -419,10 +410,8 @@ class TrainingTimeline(fields.Frozen):
         """The finding in words."""
         schedule = self.timeline.schedule
         used = "" if self.mfu is None else f" ({self.mfu:.0%} MFU)"
-        return (
-            f"{schedule.name} with {schedule.microbatches} microbatches trains {rate(self.rate)}{used}, "
-            f"{self.rate / self.bound:.0%} of what the busiest stage allows"
-        )
+        text = f"{schedule.name} with {schedule.microbatches} microbatches trains {rate(self.rate)}"
+        return f"{text}{used}, {self.rate / self.bound:.0%} of what the busiest stage allows"
 
     def to_frame(self) -> DataFrame:
         """Return the ranks as a table, one row each.
@@ -435,25 +424,19 @@ class TrainingTimeline(fields.Frozen):
             says what training keeps: `state_gb`, `activations_gb` at their peak,
             `memory_offered_gb`, what the GPU has, and what is computed a second time (`recompute`).
         """
-        timeline = self.timeline
+        timeline, ranks = self.timeline, self.timeline.schedule.ranks
         table_of, of_rank = timeline.costs.tables(timeline.schedule), timeline.columns.holder
         back = table_of["backward_input"] + table_of["backward_weight"]
-        forward, backward = (
-            np.bincount(of_rank, times, timeline.schedule.ranks)
-            for times in (table_of["forward"], back)
-        )
         columns = {
             "stage": self.labels,
-            "forward_s": forward,
-            "backward_s": backward,
+            "forward_s": np.bincount(of_rank, table_of["forward"], ranks),
+            "backward_s": np.bincount(of_rank, back, ranks),
             "busy": timeline.busy / timeline.makespan,
         }
         if self.stages is not None:
             columns["state_gb"] = [stage.state_gb for stage in self.stages]
-            columns["activations_gb"] = [
-                stage.working_gb + peak
-                for stage, peak in zip(self.stages, timeline.peak_memory, strict=True)
-            ]
+            peaks = zip(self.stages, timeline.peak_memory, strict=True)
+            columns["activations_gb"] = [stage.working_gb + peak for stage, peak in peaks]
             columns["memory_offered_gb"] = self.limits_gb
             columns["recompute"] = fields.given(self.recompute)
         return data_frame(columns)
@@ -667,12 +650,9 @@ def in_training(problem: Problem) -> Problem:
 
 def hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:
     """Return seconds of the message between each stage of the schedule and the next; 0 within a rank."""
-    at, stages = order.stage_rank, placement.stages
+    stages, pairs = placement.stages, pairwise(order.stage_rank)
     # A stage's link to itself is left out: a GPU's bandwidth to itself may be any number.
-    return [
-        0.0 if at[s] == at[s + 1] else _hop(problem, stages[at[s]], stages[at[s + 1]])
-        for s in range(order.stages - 1)
-    ]
+    return [0.0 if a == b else _hop(problem, stages[a], stages[b]) for a, b in pairs]
 
 
 def _hop(problem: Problem, one: Stage, other: Stage) -> float:

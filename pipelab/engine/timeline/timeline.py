@@ -277,10 +277,9 @@ class Timeline(Frozen):
         full, rest = table["activation"][stage], np.zeros(len(stage))
         if columns.splits_backward:
             if self.costs.weight_activation is None:
-                expected = (
-                    f"{columns.name} splits its backward: expected what its weight gradient still needs of a "
-                    "microbatch's activations, such as StageCosts(…, weight_activation=32 / 34)"
-                )
+                needed = "what its weight gradient still needs of a microbatch's activations"
+                such_as = "such as StageCosts(…, weight_activation=32 / 34)"
+                expected = f"{columns.name} splits its backward: expected {needed}, {such_as}"
                 raise InvalidValue("memory", [("weight_activation", None, expected)])
             rest = table["weight_activation"][stage]
         taken, backward = kind == F, (kind == B) | (kind == I) | (kind == W)
@@ -404,18 +403,17 @@ class Timeline(Frozen):
             in their names, where the costs have one) and `waited_for`, the action as text.
         """
         columns, unit = self.columns, f"_{self.costs.unit}" if self.costs.unit else ""
-        return data_frame(
-            {
-                "rank": columns.rank,
-                "action": columns.texts,
-                "stage": columns.stage,
-                "kind": np.array(KINDS)[columns.kind],
-                "microbatch": columns.microbatch,
-                "start" + unit: self.start,
-                "end" + unit: self.end,
-                "waited_for": self.names_waited_for(np.arange(len(columns))),
-            }
-        )
+        shown = {
+            "rank": columns.rank,
+            "action": columns.texts,
+            "stage": columns.stage,
+            "kind": np.array(KINDS)[columns.kind],
+            "microbatch": columns.microbatch,
+            "start" + unit: self.start,
+            "end" + unit: self.end,
+            "waited_for": self.names_waited_for(np.arange(len(columns))),
+        }
+        return data_frame(shown)
 
     def measures(self) -> dict[str, float]:
         """Return the measures that must never be mixed up, by name.

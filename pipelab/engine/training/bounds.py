@@ -124,9 +124,8 @@ class RuleBounds:
 
     def parts(self, times: RankTimes) -> Parts:
         """Return what every stage adds to each track."""
-        forward, back, weight, step, first, its_back, its_weight = np.minimum(
-            times.seconds, ABSENT_S
-        )
+        rows = np.minimum(times.seconds, ABSENT_S)
+        forward, back, weight, step, first, its_back, its_weight = rows
         both = forward + back
         whole, home = both + weight, first + its_back
         busy, lead = [whole, both], [first, home]
@@ -344,9 +343,8 @@ class Suffixes:
             for part in self.deadline.slices(len(rows), _STATES_AT_ONCE):
                 some = rows[part]
                 # Where these stages hold all that is left, and others can hold what comes before.
-                possible = (self.layers - before <= held[some, None] + ONE_ANSWER) & (
-                    before <= rest[some, None] + ONE_ANSWER
-                )
+                possible = self.layers - before <= held[some, None] + ONE_ANSWER
+                possible &= before <= rest[some, None] + ONE_ANSWER
                 at, begin = np.nonzero(possible)
                 mine = parts.take(np.full(len(at), d), begin)
                 after, beyond = self.after(k, onto[some, d], merged.between[d], at, begin)
@@ -399,8 +397,6 @@ class Suffixes:
 
     def _slide(self, values: np.ndarray) -> np.ndarray:
         """Return values by first layer after a stage, as seen from its own first layer and number of layers."""
-        wide = np.full((*values.shape[:-1], self.layers + self.most_layers), ABSENT_S)
+        wide = np.full((*values.shape[:-1], self.layers + self.most_layers - 1), ABSENT_S)
         wide[..., : self.layers] = values[..., 1:]
-        return np.lib.stride_tricks.sliding_window_view(wide, self.most_layers, axis=-1)[
-            ..., : self.layers, :
-        ]
+        return np.lib.stride_tricks.sliding_window_view(wide, self.most_layers, axis=-1)

@@ -10,6 +10,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -208,9 +209,8 @@ class StepTimeSearch:
             roots["ranks"] = roots["left"] = ranks
             roots["state"], roots["last"], roots["before"] = rows, -1, -1
             if len(rows):
-                self.roots.append(
-                    (float(least[rows].min()), self.count + int(least[rows].argmin()))
-                )
+                root = self.count + int(least[rows].argmin())
+                self.roots.append((float(least[rows].min()), root))
             self._push(least[rows], roots)
 
     @property
@@ -386,19 +386,14 @@ def neighbours(stages: TrainingStages, plan: Plan) -> Iterator[Plan]:
     """Plans one change away; each keeps every layer and uses no more GPUs than there are."""
     held, sizes = plan
     ranks = len(held)
-    for i in range(ranks):
-        for j in range(ranks):
-            if i != j and sizes[i] > 1:
-                yield held, _changed(sizes, {i: sizes[i] - 1, j: sizes[j] + 1})
-    for i in range(ranks):
-        for j in range(i):
-            swapped = _changed(held, {i: held[j], j: held[i]})
-            yield swapped, sizes
-            yield swapped, _changed(sizes, {i: sizes[j], j: sizes[i]})
-    for i in range(ranks):
-        for j in range(ranks):
-            if i != j:
-                yield _moved(held, i, j), _moved(sizes, i, j)
+    for i, j in permutations(range(ranks), 2):
+        if sizes[i] > 1:
+            yield held, _changed(sizes, {i: sizes[i] - 1, j: sizes[j] + 1})
+        yield _moved(held, i, j), _moved(sizes, i, j)
+    for i, j in combinations(range(ranks), 2):
+        swapped = _changed(held, {i: held[j], j: held[i]})
+        yield swapped, sizes
+        yield swapped, _changed(sizes, {i: sizes[j], j: sizes[i]})
     left = stages.classes.count - stages.composition[list(held)].sum(axis=0)
     for i in range(ranks):
         free = left + stages.composition[held[i]]

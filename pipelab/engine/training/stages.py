@@ -129,10 +129,8 @@ class TrainingStages:
             costs = {m: [self._part(m, len(roles), *of) for of in numbered] for m in self.modes}
             parts = {mode: np.stack(some, axis=-1) for mode, some in costs.items()}
             serves, offered = self.instance.rate > 0, self.offered[:, None]
-            fits = {
-                m: serves & fits_in(timelines.needed_gb(parts[m], held), offered)
-                for m in self.modes
-            }
+            needed = {mode: timelines.needed_gb(some, held) for mode, some in parts.items()}
+            fits = {mode: serves & fits_in(gb, offered) for mode, gb in needed.items()}
             same = roles, tuple(np.packbits(fit).tobytes() for fit in fits.values())
             if same not in self._kept:
                 found = np.full((7, *serves.shape), np.inf)
