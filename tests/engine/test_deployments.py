@@ -93,7 +93,7 @@ REFUSED_ONCE = [("nodes", 7059), ("nodes", 7079), ("families", 7104), ("families
 def test_labels_and_mixes_find_the_same(kind, seed, few, monkeypatch):
     """Each alone, however little is open."""
     monkeypatch.setattr(closing, "_FEW_MIXES", few)
-    for module in (closing, deploying, parts):
+    for module in (deploying, parts):
         monkeypatch.setattr(module, "_SMALL_OPEN_SHARE", -1.0)
     (problem, batches), seen = asked(kind, seed), []
     found = pl.deploy(problem, batches=batches, on_progress=seen.append)
@@ -108,8 +108,8 @@ def test_programs_over_mixes_prove_nothing_that_lists_do_not(counts, batch, monk
     with monkeypatch.context() as without_mixes:
         without_mixes.setattr(deploying, "are_few_mixes", lambda counts: False)
         listed = pl.deploy(problem)
-    for method in ("generate", "close_gap"):
-        monkeypatch.setattr(Generation, method, lambda self, **options: None)
+    for method in ("generate", "generate_exactly", "close_gap"):
+        monkeypatch.setattr(Generation, method, lambda self, *most, **options: None)
     monkeypatch.setattr(PartsSearch, "add_pipelines", lambda self, most: None)
     monkeypatch.setattr(deploying, "_SMALL_OPEN_SHARE", -1.0)
     found = pl.deploy(problem)

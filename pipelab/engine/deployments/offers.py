@@ -183,10 +183,10 @@ def _merged(instance: Instance) -> Groups:
     keys: dict[tuple, list[int]] = {}
     for a, members in enumerate(classes.members):
         keys.setdefault((int(instance.type_of[a]), int(label[members[0]])), []).append(a)
-    kinds, members = problem.cluster.kinds, classes.members
+    kinds = problem.cluster.kinds
     bare = {
         (without_node(kinds[k]), label[gpus[0]])
-        for k, gpus in zip(classes.kind, members, strict=True)
+        for k, gpus in zip(classes.kind, classes.members, strict=True)
     }
     if len(keys) > len(bare):
         # with another number in flight, or of another workload, they may be fewer classes
