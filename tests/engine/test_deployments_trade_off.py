@@ -14,15 +14,26 @@ from small_problems import (
 )
 
 import pipelab as pl
+from pipelab.engine.deadline import Ended
 from pipelab.engine.deployments import trade_off
 
 
 @pytest.mark.slow
 @pytest.mark.daily(2)
 @pytest.mark.parametrize("seed", [1, 2, 0])
-def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, monkeypatch):
-    """What is done where there are too many mixes for the whole curve."""
-    monkeypatch.setattr(trade_off, "_MOST_MIXES", 0)
+@pytest.mark.parametrize("too_many", [True, False])
+def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, too_many, monkeypatch):
+    """What is done where there are too many mixes for the whole curve, or no time to list them."""
+    listed = trade_off.ClosingSearch.list_columns
+
+    def end(self, *asked, wide=False, **options):
+        if wide:  # of a curve
+            raise Ended("time limit")
+        return listed(self, *asked, **options)
+
+    monkeypatch.setattr(trade_off.ClosingSearch, "list_columns", end)
+    if too_many:
+        monkeypatch.setattr(trade_off, "_MOST_MIXES", 0)
     problem = priced(small(seed), seed)
     found, total = pl.trade_off(problem, "usd_per_hour", deployments=True), every_division(problem)
     assert not found.complete
@@ -33,6 +44,21 @@ def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, monkeypatch):
         assert point.usd_per_hour == pytest.approx(min(enough), rel=1e-9)
     costs = [point.usd_per_hour for point in found.points]
     assert costs == sorted(set(costs), reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_list_that_ends_early_gives_the_points_of_what_it_found(seed, monkeypatch):
+    problem, listed = priced(small(seed), seed), trade_off.ClosingSearch.list_columns
+
+    def end(self, *asked, **options):
+        listed(self, *asked, **options)
+        raise Ended("time limit")
+
+    whole = pl.trade_off(problem, "gpus", deployments=True)
+    monkeypatch.setattr(trade_off.ClosingSearch, "list_columns", end)
+    found = pl.trade_off(problem, "gpus", deployments=True)
+    assert not found.complete
+    assert [p.throughput for p in found.points] == [p.throughput for p in whole.points]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from pipelab.fields import given
 from pipelab.problem import Problem
 
 _MOST_MIXES = 50_000  # of which every pipeline is listed
+_LISTING_TIME_SHARE = 0.4  # of the time there is; then the points are sought otherwise
 _LOAD_STEPS = 12  # points of a curve that is not listed whole
 _TPOT_STEP_RATIO = 0.7  # of a limit to the TPOT of the point before
 _GREATEST_LOAD_SHARE = 1 - 1e-9  # of what can be served: rounding must not put it out of reach
@@ -61,11 +62,14 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
             most = ClosingSearch(
                 offers=offers,
                 goal=DeploymentGoal(counts=classes.count, load=0.0, price=weight),
-                deadline=deadline,
+                deadline=deadline.within(_LISTING_TIME_SHARE * deadline.left),
             )
             free = Prices(cost=np.zeros(len(classes)), ratio={"": 1.0}, bound=np.inf, unit=1.0)
-            columns, covered = most.list_columns(free, np.inf, labels=_MOST_MIXES, wide=True)
-            complete = covered == np.inf
+            try:
+                columns, covered = most.list_columns(free, np.inf, labels=_MOST_MIXES, wide=True)
+            except Ended:
+                columns, covered = most.pipelines, 0.0
+            most.deadline, complete = deadline, covered == np.inf
             if columns or complete:
                 curve.complete &= complete
                 _whole_curve(most, columns, complete, curve)
@@ -73,10 +77,13 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
     except Ended:
         curve.complete = False
         return
-    if against == "gpus":
+    if against == "gpus" and mixes > _MOST_MIXES:
         text = f"{problem.name} has {mixes:,} mixes of GPUs, more than {_MOST_MIXES:,}"
         raise TooLarge(f"{text}; against='usd_per_hour' takes more")
-    _in_steps(partial(deploy, problem), curve, deadline)
+    if against == "gpus":
+        curve.complete = False
+    else:
+        _in_steps(partial(deploy, problem), curve, deadline)
 
 
 def _whole_curve(
