@@ -100,6 +100,21 @@ def test_labels_and_mixes_find_the_same(kind, seed, few, monkeypatch):
     check(problem, found, every_division(problem, batches)[-1], seen)
 
 
+def test_nodes_stay_apart_where_some_number_in_flight_is_slower_inside_of_one(monkeypatch):
+    """It turns out when numbers in flight are halved, which is done at once here."""
+    bound_by_work, problem = Generation.bound_by_work, families(7104)
+    load = dataclasses.replace(problem.workload, in_flight=None)
+    problem = dataclasses.replace(problem, workload=load)
+
+    def halved(self):
+        for offer in [*self.offers]:
+            self.halve(offer)
+        bound_by_work(self)
+
+    monkeypatch.setattr(Generation, "bound_by_work", halved)
+    check(problem, pl.deploy(problem), every_division(problem)[-1], [])
+
+
 @pytest.mark.parametrize("batch", [16, 48])
 @pytest.mark.parametrize("counts", [(1, 2, 4), (1, 4, 3), (0, 3, 5)])
 def test_programs_over_mixes_prove_nothing_that_lists_do_not(counts, batch, monkeypatch):

@@ -32,9 +32,9 @@ let slack be the distance from the bound to the best deployment so far. A better
 r ≥ p · n - slack, since one pipeline that is further below the price of its GPUs leaves the deployment below the best.
 These pipelines are listed (`closing`), and the whole program over them is the proof.
 
-**When it stops.** The best is proven where the bound meets it, where the program over a complete list is solved, or
-where pipelines that are full whatever their number in flight yield no more (`Generation.proven`). The search also stops
-at the gap that was asked for, at the deadline, or where a list is too long; the bound holds then, too.
+**When it stops.** The best is proven where the bound meets it, or where the program over a complete list is solved
+(`Generation.proven`). The search also stops at the gap that was asked for, at the deadline, or where a list is too
+long; the bound holds then, too.
 
 **Requests** may be served by *pools*, one for each phase, of which that of fewest requests/s counts: with t_k
 tokens of phase k in a request
